@@ -1,0 +1,2 @@
+//! The ringlab command line.
+fn main() {}
