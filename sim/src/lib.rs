@@ -1,1 +1,5 @@
-//! placeholder
+//! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
+
+pub mod mask;
+pub mod tokens;
+pub mod work;
