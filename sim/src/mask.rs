@@ -65,6 +65,16 @@ impl Documents {
         Self { docs: docs.collect() }
     }
 
+    /// Documents of these lengths, the last one padded so that the sum is a multiple of `multiple`.
+    pub fn padded_at_end(lens: &[u64], multiple: u64) -> Self {
+        let mut all = Self::padded(lens, 1);
+        let padding = all.tokens().next_multiple_of(multiple.max(1)) - all.tokens();
+        if let Some(last) = all.docs.last_mut() {
+            last.padded += padding;
+        }
+        all
+    }
+
     /// The documents, ordered by position.
     pub fn iter(&self) -> impl Iterator<Item = &Document> {
         self.docs.iter()
@@ -141,7 +151,8 @@ impl Mask {
         let mut pieces = Vec::with_capacity(docs.count());
         for doc in docs.iter().filter(|d| d.len > 0) {
             let (start, end) = (doc.start as i64, (doc.start + doc.len) as i64);
-            let whole = Self::of_piece(doc.start, doc.start + doc.len, Bound::Const(start), Bound::Const(end));
+            let whole =
+                Self::of_piece(doc.start, doc.start + doc.len, Bound::Const(start), Bound::Const(end));
             let upper = match pattern {
                 Pattern::Full => Bound::Const(end),
                 Pattern::Causal | Pattern::Window(_) => Bound::Shift(diagonal + 1),
@@ -204,7 +215,8 @@ impl Mask {
 /// Pushes the intersection of two pieces over the queries `[from, to)`, cut where the tighter bound changes.
 fn intersect_pieces(a: &Piece, b: &Piece, from: u64, to: u64, out: &mut Vec<Piece>) {
     let pairs = [(a.lo, b.lo), (a.end, b.end), (a.lo, a.end), (a.lo, b.end), (b.lo, a.end), (b.lo, b.end)];
-    let mut cuts: Vec<u64> = pairs.iter().flat_map(|&(x, y)| crossing(x, y)).filter(|&c| c > from && c < to).collect();
+    let mut cuts: Vec<u64> =
+        pairs.iter().flat_map(|&(x, y)| crossing(x, y)).filter(|&c| c > from && c < to).collect();
     cuts.push(to);
     cuts.sort_unstable();
     let mut start = from;
@@ -226,13 +238,22 @@ fn push_piece(piece: Piece, out: &mut Vec<Piece>) {
         return;
     }
     match out.last_mut() {
-        Some(p) if p.q_end == piece.q_start && p.lo == piece.lo && p.end == piece.end => p.q_end = piece.q_end,
+        Some(p) if p.q_end == piece.q_start && p.lo == piece.lo && p.end == piece.end => {
+            p.q_end = piece.q_end
+        }
         _ => out.push(piece),
     }
 }
 
 /// The tighter of two bounds over `[first, last]`, where their order does not change; `keep` if it is as tight.
-fn tighter(x: Bound, y: Bound, first: u64, last: u64, keep: Option<Bound>, pick: fn(i64, i64) -> i64) -> Bound {
+fn tighter(
+    x: Bound,
+    y: Bound,
+    first: u64,
+    last: u64,
+    keep: Option<Bound>,
+    pick: fn(i64, i64) -> i64,
+) -> Bound {
     let tight = |c: Bound| [first, last].iter().all(|&q| c.at(q) == pick(x.at(q), y.at(q)));
     keep.filter(|&k| (k == x || k == y) && tight(k)).unwrap_or(if tight(x) { x } else { y })
 }

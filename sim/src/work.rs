@@ -89,7 +89,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn brute(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> u128 {
-        q.iter().flat_map(|i| kv.iter().map(move |k| (i, k))).filter(|&(i, k)| mask.allows(i, k)).count() as u128
+        q.iter().flat_map(|i| kv.iter().map(move |k| (i, k))).filter(|&(i, k)| mask.allows(i, k)).count()
+            as u128
     }
 
     proptest! {
