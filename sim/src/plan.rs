@@ -1,0 +1,484 @@
+//! The plan: who computes which q x kv block, sends what to whom, in what order, on which lane. Pure data.
+//!
+//! A plan is one program a rank. The order of a rank's operations is a valid sequential order; lanes and waits say what
+//! may overlap: operations on one lane run in order, operations on different lanes only wait for what they name. Only
+//! [`builder::PlanBuilder`] makes plans, and nothing changes one.
+
+pub mod builder;
+
+use serde::Serialize;
+
+use crate::layout::Layout;
+use crate::mask::Mask;
+use crate::problem::{Pass, Shape};
+use crate::tokens::TokenSet;
+use crate::units::Bytes;
+
+/// A rank, `0..P`.
+pub type Rank = u32;
+/// Index into a rank's operations.
+pub type OpId = u32;
+/// Index into [`Plan::blocks`].
+pub type BlockId = u32;
+/// Index into [`Plan::messages`].
+pub type MessageId = u32;
+
+/// No operation: an unused wait.
+pub const NO_OP: OpId = OpId::MAX;
+/// Lanes a rank has: one for computing, the others for communication.
+pub const LANES: usize = 6;
+
+/// What a rank runs in order: a GPU stream, a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Lane(pub u8);
+
+impl Lane {
+    /// The lane of kernels.
+    pub const COMPUTE: Self = Self(0);
+
+    /// The `i`-th communication lane.
+    pub fn comm(i: u8) -> Self {
+        Self(1 + i)
+    }
+
+    /// Whether kernels run here.
+    pub fn is_compute(self) -> bool {
+        self == Self::COMPUTE
+    }
+}
+
+/// What a buffer or a message holds, per token and head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tensor {
+    /// q.
+    Query,
+    /// k and v.
+    KeyValue,
+    /// Unnormalised o, running maximum m and sum l, fp32.
+    State,
+    /// o, and lse in fp32.
+    Output,
+    /// What the backward needs of the query side: q, o, do, and lse in fp32.
+    QuerySide,
+    /// rowsum(o * do), fp32.
+    Delta,
+    /// dq, fp32.
+    QueryGrad,
+    /// dk and dv, fp32.
+    KeyValueGrad,
+}
+
+impl Tensor {
+    /// Whether its heads are kv heads.
+    pub fn is_key_side(self) -> bool {
+        matches!(self, Self::KeyValue | Self::KeyValueGrad)
+    }
+
+    /// Bytes of `tokens` tokens and `heads` heads of every sequence of the batch.
+    pub fn bytes(self, shape: &Shape, tokens: u64, heads: u32) -> Bytes {
+        let (d, e) = (u64::from(shape.head_dim), shape.dtype.bytes());
+        let each = match self {
+            Self::Query => d * e,
+            Self::KeyValue => 2 * d * e,
+            Self::State => 4 * (d + 2),
+            Self::Output => d * e + 4,
+            Self::QuerySide => 3 * d * e + 4,
+            Self::Delta => 4,
+            Self::QueryGrad => 4 * d,
+            Self::KeyValueGrad => 8 * d,
+        };
+        Bytes(each * tokens * u64::from(heads) * u64::from(shape.batch))
+    }
+}
+
+/// Consecutive slots of one rank's shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slots {
+    /// The rank that owns the tokens.
+    pub rank: Rank,
+    /// First slot.
+    pub from: u64,
+    /// One past the last slot.
+    pub to: u64,
+}
+
+/// Consecutive heads: query heads for q-side tensors, kv heads for kv-side ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Heads {
+    /// First head.
+    pub first: u32,
+    /// Number of heads.
+    pub count: u32,
+}
+
+/// A set of tokens and heads that operations and messages speak of. Its tokens are in order of position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Where the tokens live, in order of position.
+    pub slots: Vec<Slots>,
+    /// Which heads.
+    pub heads: Heads,
+    /// Their positions.
+    pub tokens: TokenSet,
+}
+
+/// Index of a buffer of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Buf(pub u16);
+
+/// Consecutive buffers of one rank that together hold one block: a transfer's chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bufs {
+    /// The first.
+    pub first: Buf,
+    /// How many.
+    pub count: u16,
+}
+
+impl Bufs {
+    /// The buffers one by one.
+    pub fn iter(self) -> impl Iterator<Item = Buf> {
+        (self.first.0..self.first.0 + self.count).map(Buf)
+    }
+}
+
+impl From<Buf> for Bufs {
+    fn from(first: Buf) -> Self {
+        Self { first, count: 1 }
+    }
+}
+
+/// What a buffer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Holds this block before the first operation, and is kept.
+    Input(BlockId),
+    /// Live from its first to its last use.
+    Scratch,
+    /// Must hold this block's result at the end.
+    Output(BlockId),
+}
+
+/// Memory of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    /// What it holds.
+    pub tensor: Tensor,
+    /// Its size.
+    pub bytes: Bytes,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// Index into [`Plan::masks`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MaskId(pub u8);
+
+impl MaskId {
+    /// The problem's own mask, evaluated by position.
+    pub const PROBLEM: Self = Self(0);
+    /// No mask: a claim that every pair of the block is unmasked.
+    pub const NONE: Self = Self(1);
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpKind {
+    /// Attention of `q_block` over `kv_block`, into the running state.
+    Attend {
+        /// Holds `q_block`, and maybe more.
+        q: Buf,
+        /// Hold `kv_block`, and maybe more.
+        kv: Bufs,
+        /// The state that is updated.
+        state: Buf,
+        /// Queries.
+        q_block: BlockId,
+        /// Keys.
+        kv_block: BlockId,
+        /// Which pairs.
+        mask: MaskId,
+        /// Whether the state starts here.
+        init: bool,
+    },
+    /// Gradients of the same block: adds to dq, and to dk and dv.
+    AttendBackward {
+        /// Query side, holding `q_block`.
+        q: Buf,
+        /// rowsum(o * do) of the same queries.
+        delta: Buf,
+        /// Hold `kv_block`.
+        kv: Bufs,
+        /// Added to.
+        dq: Buf,
+        /// Added to.
+        dkv: Bufs,
+        /// Queries.
+        q_block: BlockId,
+        /// Keys.
+        kv_block: BlockId,
+        /// Which pairs.
+        mask: MaskId,
+        /// Whether dq starts here.
+        init_dq: bool,
+        /// Whether dk and dv start here.
+        init_dkv: bool,
+    },
+    /// delta = rowsum(o * do).
+    Preprocess {
+        /// Query side.
+        q: Buf,
+        /// The result.
+        delta: Buf,
+    },
+    /// Merges a partial state into another one.
+    Merge {
+        /// Read.
+        from: Buf,
+        /// Updated.
+        into: Buf,
+    },
+    /// Adds gradients to gradients.
+    Accumulate {
+        /// Read.
+        from: Buf,
+        /// Updated.
+        into: Buf,
+    },
+    /// o / l and lse from the state.
+    Finish {
+        /// Read.
+        state: Buf,
+        /// Written.
+        out: Buf,
+    },
+    /// Sends a message's block out of a buffer.
+    Send {
+        /// Which message.
+        message: MessageId,
+        /// Holds the message's block, and maybe more.
+        buffer: Buf,
+    },
+    /// Receives a message into a buffer, which then holds its block and nothing else.
+    Recv {
+        /// Which message.
+        message: MessageId,
+        /// Overwritten.
+        buffer: Buf,
+    },
+}
+
+/// How an operation touches a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Only reads.
+    Read,
+    /// Overwrites.
+    Write,
+    /// Reads and writes.
+    Update,
+}
+
+impl OpKind {
+    /// Calls `f` for every buffer that the operation touches.
+    pub fn accesses(&self, mut f: impl FnMut(Buf, Access)) {
+        use Access::{Read, Update, Write};
+        let update = |init: bool| if init { Write } else { Update };
+        match *self {
+            Self::Attend { q, kv, state, init, .. } => {
+                f(q, Read);
+                kv.iter().for_each(|b| f(b, Read));
+                f(state, update(init));
+            }
+            Self::AttendBackward { q, delta, kv, dq, dkv, init_dq, init_dkv, .. } => {
+                f(q, Read);
+                f(delta, Read);
+                kv.iter().for_each(|b| f(b, Read));
+                f(dq, update(init_dq));
+                dkv.iter().for_each(|b| f(b, update(init_dkv)));
+            }
+            Self::Preprocess { q, delta } => {
+                f(q, Read);
+                f(delta, Write);
+            }
+            Self::Merge { from, into } | Self::Accumulate { from, into } => {
+                f(from, Read);
+                f(into, Update);
+            }
+            Self::Finish { state, out } => {
+                f(state, Read);
+                f(out, Write);
+            }
+            Self::Send { buffer, .. } => f(buffer, Read),
+            Self::Recv { buffer, .. } => f(buffer, Write),
+        }
+    }
+
+    /// The message that is sent or received.
+    pub fn message(&self) -> Option<MessageId> {
+        match *self {
+            Self::Send { message, .. } | Self::Recv { message, .. } => Some(message),
+            _ => None,
+        }
+    }
+}
+
+/// One operation of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// What it does.
+    pub kind: OpKind,
+    /// Where it runs, after all earlier operations of that lane.
+    pub lane: Lane,
+    /// Neighbouring operations of a lane with the same group, not 0, are posted together and end together.
+    pub group: u32,
+    /// The schedule's step t that it belongs to.
+    pub step: u32,
+    /// For each lane, the last operation there that must have ended before this one starts; [`NO_OP`] for none.
+    pub waits: [OpId; LANES],
+}
+
+/// What one rank does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Program {
+    /// Its operations, in a valid sequential order.
+    pub ops: Vec<Op>,
+    /// Its buffers.
+    pub buffers: Vec<Buffer>,
+}
+
+/// A block on its way from one rank to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// Sender.
+    pub from: Rank,
+    /// Receiver.
+    pub to: Rank,
+    /// What it carries.
+    pub tensor: Tensor,
+    /// Of which block.
+    pub block: BlockId,
+    /// How much that is.
+    pub bytes: Bytes,
+}
+
+/// How messages travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// Copy engines: sends and receives are independent, no SM is held.
+    CopyEngine,
+    /// NCCL: a rank's sends and receives of one step are one group.
+    Nccl,
+}
+
+/// Who computes and sends what, for one pass over one attention layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The schedule's name, with its options.
+    pub name: String,
+    /// Forward or backward.
+    pub pass: Pass,
+    /// Heads and sizes.
+    pub shape: Shape,
+    /// Who owns which token.
+    pub layout: Layout,
+    /// How messages travel.
+    pub transport: Transport,
+    /// Token blocks that operations speak of.
+    pub blocks: Vec<Block>,
+    /// Masks that operations speak of; see [`MaskId`].
+    pub masks: Vec<Mask>,
+    /// One program a rank.
+    pub programs: Vec<Program>,
+    /// All messages.
+    pub messages: Vec<Message>,
+    /// What a user must be told: an option without effect, padding that was added.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// Number of ranks P.
+    pub fn ranks(&self) -> u32 {
+        self.programs.len() as u32
+    }
+
+    /// A block by id.
+    pub fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id as usize]
+    }
+
+    /// A mask by id.
+    pub fn mask(&self, id: MaskId) -> &Mask {
+        &self.masks[usize::from(id.0)]
+    }
+
+    /// A message by id.
+    pub fn message(&self, id: MessageId) -> &Message {
+        &self.messages[id as usize]
+    }
+
+    /// Number of operations of all ranks.
+    pub fn op_count(&self) -> usize {
+        self.programs.iter().map(|p| p.ops.len()).sum()
+    }
+
+    /// Bytes that `rank` sends.
+    pub fn bytes_sent(&self, rank: Rank) -> Bytes {
+        Bytes(self.messages.iter().filter(|m| m.from == rank).map(|m| m.bytes.0).sum())
+    }
+
+    /// Bytes that all ranks send.
+    pub fn bytes_moved(&self) -> Bytes {
+        Bytes(self.messages.iter().map(|m| m.bytes.0).sum())
+    }
+
+    /// Unmasked pairs of the whole problem, for one head and one sequence.
+    pub fn unmasked_pairs(&self) -> u128 {
+        let all = TokenSet::new([crate::tokens::Progression::contiguous(0, self.layout.documents().tokens())]);
+        crate::work::pairs(&self.masks[0], &all, &all)
+    }
+
+    /// FLOPs of the whole problem by the mask's area: never the FLOPs that a kernel spends on masked pairs.
+    pub fn mask_area_flops(&self) -> f64 {
+        let per_pair = self.pass.flops_per_pair(self.shape.head_dim);
+        self.unmasked_pairs() as f64
+            * per_pair as f64
+            * f64::from(self.shape.heads)
+            * f64::from(self.shape.batch)
+    }
+}
+
+impl Program {
+    /// Largest sum of the sizes of live buffers: inputs are kept, outputs live from their first use on, scratch lives
+    /// from its first to its last use in program order.
+    pub fn peak_memory(&self) -> Bytes {
+        let mut first = vec![usize::MAX; self.buffers.len()];
+        let mut last = vec![0usize; self.buffers.len()];
+        for (i, op) in self.ops.iter().enumerate() {
+            op.kind.accesses(|b, _| {
+                let b = usize::from(b.0);
+                first[b] = first[b].min(i);
+                last[b] = i;
+            });
+        }
+        let mut change = vec![0i64; self.ops.len() + 2];
+        for (i, buffer) in self.buffers.iter().enumerate() {
+            let (from, to) = match buffer.role {
+                Role::Input(_) => (0, self.ops.len()),
+                Role::Output(_) if first[i] != usize::MAX => (first[i], self.ops.len()),
+                Role::Scratch if first[i] != usize::MAX => (first[i], last[i]),
+                _ => continue,
+            };
+            change[from] += buffer.bytes.0 as i64;
+            change[to + 1] -= buffer.bytes.0 as i64;
+        }
+        let mut live = 0;
+        let peak = change.iter().map(|c| {
+            live += c;
+            live
+        });
+        Bytes(peak.max().unwrap_or(0) as u64)
+    }
+}
