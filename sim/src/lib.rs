@@ -1,7 +1,13 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
+pub mod config;
 pub mod layout;
 pub mod mask;
+pub mod plan;
+pub mod problem;
+pub mod schedule;
 pub mod tiles;
+pub mod timeline;
 pub mod tokens;
+pub mod units;
 pub mod work;

@@ -77,7 +77,7 @@ impl Tensor {
 
     /// Bytes of `tokens` tokens and `heads` heads of every sequence of the batch.
     pub fn bytes(self, shape: &Shape, tokens: u64, heads: u32) -> Bytes {
-        let (d, e) = (u64::from(shape.head_dim), shape.dtype.bytes());
+        let (d, e) = (u64::from(shape.head_dim), shape.dtype.size().0);
         let each = match self {
             Self::Query => d * e,
             Self::KeyValue => 2 * d * e,
@@ -141,6 +141,20 @@ impl Bufs {
     pub fn iter(self) -> impl Iterator<Item = Buf> {
         (self.first.0..self.first.0 + self.count).map(Buf)
     }
+}
+
+/// Part `i` of `n` nearly equal parts of `slots`, counted in tokens.
+pub fn part_of(slots: &[Slots], i: u64, n: u64) -> Vec<Slots> {
+    let total = slots.iter().map(|s| s.to - s.from).sum::<u64>();
+    let (from, to) = (total * i / n, total * (i + 1) / n);
+    let mut start = 0;
+    let parts = slots.iter().map(|s| {
+        let cut = |x: u64| s.from + x.clamp(start, start + s.to - s.from) - start;
+        let part = Slots { rank: s.rank, from: cut(from), to: cut(to) };
+        start += s.to - s.from;
+        part
+    });
+    parts.filter(|s| s.from < s.to).collect()
 }
 
 impl From<Buf> for Bufs {
@@ -218,6 +232,8 @@ pub enum OpKind {
         q_block: BlockId,
         /// Keys.
         kv_block: BlockId,
+        /// What `dkv` covers: buffer i holds part i of it, of as many nearly equal parts as there are buffers.
+        dkv_block: BlockId,
         /// Which pairs.
         mask: MaskId,
         /// Whether dq starts here.
@@ -436,7 +452,8 @@ impl Plan {
 
     /// Unmasked pairs of the whole problem, for one head and one sequence.
     pub fn unmasked_pairs(&self) -> u128 {
-        let all = TokenSet::new([crate::tokens::Progression::contiguous(0, self.layout.documents().tokens())]);
+        let all =
+            TokenSet::new([crate::tokens::Progression::contiguous(0, self.layout.documents().tokens())]);
         crate::work::pairs(&self.masks[0], &all, &all)
     }
 

@@ -2,35 +2,11 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 
+pub use crate::config::cluster::{Dtype, Pass};
 use crate::mask::Pattern;
-
-/// Element type of q, k, v, o and their gradients. Accumulators are fp32 whatever this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision.
-    Fp16,
-    /// 8-bit floating point (e4m3 or e5m2).
-    Fp8,
-    /// IEEE single precision.
-    Fp32,
-}
-
-impl Dtype {
-    /// Bytes an element.
-    pub fn bytes(self) -> u64 {
-        match self {
-            Self::Bf16 | Self::Fp16 => 2,
-            Self::Fp8 => 1,
-            Self::Fp32 => 4,
-        }
-    }
-}
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,6 +14,7 @@ impl fmt::Display for Dtype {
             Self::Bf16 => "bf16",
             Self::Fp16 => "fp16",
             Self::Fp8 => "fp8",
+            Self::Tf32 => "tf32",
             Self::Fp32 => "fp32",
         })
     }
@@ -99,16 +76,6 @@ impl Shape {
     pub fn group(&self) -> u32 {
         self.heads / self.kv_heads
     }
-}
-
-/// Which half of a training step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pass {
-    /// o and lse from q, k, v.
-    Forward,
-    /// dq, dk, dv from q, k, v, o, lse, do.
-    Backward,
 }
 
 impl fmt::Display for Pass {

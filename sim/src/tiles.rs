@@ -137,8 +137,17 @@ pub fn all_full(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> bool {
 
 /// Whether every pair is masked, judged by the hull: no tile is visited.
 pub fn all_empty(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> bool {
-    q.is_empty()
-        || hull(mask, q, 0, q.len()).is_none_or(|h| kv.count_before(h.end_max) <= kv.count_before(h.lo_min))
+    visible_slots(mask, q, kv) == (0, 0)
+}
+
+/// The slots `[from, to)` of `kv` outside which no query of `q` has a key; `(0, 0)` if it has none at all.
+pub fn visible_slots(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> (u64, u64) {
+    if q.is_empty() {
+        return (0, 0);
+    }
+    let Some(hull) = hull(mask, q, 0, q.len()) else { return (0, 0) };
+    let (from, to) = (kv.count_before(hull.lo_min), kv.count_before(hull.end_max));
+    if from < to { (from, to) } else { (0, 0) }
 }
 
 fn uniform(rows: u64, keys: u64, tile: TileShape) -> TileProfile {

@@ -1,0 +1,368 @@
+//! The machine a plan runs on: devices, kernels, host, links.
+//!
+//! Rates are what one direction reaches, per GPU, unless a field says otherwise. The serialised form has the
+//! layout of the TOML form, so a serialised cluster reads back as itself.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
+
+/// Equal nodes of equal GPUs, with the source of every constant beside it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cluster {
+    /// Preset or file name, as printed with results.
+    pub name: String,
+    /// What the cluster is and where its shape comes from.
+    pub source: String,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// GPUs (or accelerator chips) in each node.
+    pub gpus_per_node: u32,
+    /// One GPU.
+    pub device: Device,
+    /// Launch costs on the host.
+    pub host: Host,
+    /// Links inside a node.
+    pub fabric: Fabric,
+    /// Links between nodes; a single node may do without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// What attention kernels reach, one row for each head dimension, element type and pass.
+    pub kernels: Vec<KernelRow>,
+}
+
+/// One GPU by its datasheet, and what plain kernels reach on it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Device {
+    /// Product name.
+    pub name: String,
+    /// Device memory.
+    pub memory: Bytes,
+    /// Peak rate of device memory.
+    pub hbm_bandwidth: BytesPerSec,
+    /// Streaming multiprocessors (or cores) that share a kernel's work items.
+    pub sms: u32,
+    /// Copies that can move at the same time without an SM.
+    pub copy_engines: u32,
+    /// Where these figures come from.
+    pub source: String,
+    /// Dense peak rates.
+    pub peak: Peak,
+    /// Rates that plain kernels reach.
+    pub reached: Reached,
+}
+
+/// Dense tensor-core (or vector) peak by element type; `None` where the device has no such unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    /// bfloat16 inputs, fp32 accumulation.
+    pub bf16: FlopsPerSec,
+    /// float16 inputs, fp32 accumulation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fp16: Option<FlopsPerSec>,
+    /// 8-bit floats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fp8: Option<FlopsPerSec>,
+    /// fp32 inputs rounded to TF32 on tensor cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tf32: Option<FlopsPerSec>,
+    /// fp32 without tensor cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fp32: Option<FlopsPerSec>,
+}
+
+impl Peak {
+    /// The peak for `dtype`, if the device has one.
+    pub fn of(&self, dtype: Dtype) -> Option<FlopsPerSec> {
+        match dtype {
+            Dtype::Bf16 => Some(self.bf16),
+            Dtype::Fp16 => self.fp16,
+            Dtype::Fp8 => self.fp8,
+            Dtype::Tf32 => self.tf32,
+            Dtype::Fp32 => self.fp32,
+        }
+    }
+}
+
+/// What large plain kernels reach, for dense layers and for merging partial results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reached {
+    /// A large bf16 matrix product.
+    pub matmul: FlopsPerSec,
+    /// An element-wise kernel that streams device memory, reads and writes added.
+    pub hbm: BytesPerSec,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+/// Time the host spends on a call before the device can start it. One lane: calls queue behind each other.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Host {
+    /// Launching a kernel.
+    pub kernel_launch: SimTime,
+    /// Posting a copy-engine transfer.
+    pub copy_launch: SimTime,
+    /// Posting an NCCL operation.
+    pub nccl_launch: SimTime,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+/// The links inside a node and what a transfer over them reaches.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fabric {
+    /// Where the topology's figures come from.
+    pub source: String,
+    /// Which links there are.
+    pub topology: FabricTopology,
+    /// Transfers by copy engine (or another DMA engine): no SM is held.
+    pub copy: Transport,
+    /// Transfers by NCCL kernels.
+    pub nccl: Transport,
+}
+
+/// One transfer: `latency + bytes / bandwidth`, slower where its links are shared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Transport {
+    /// The most that one transfer reaches on an idle path.
+    pub bandwidth: BytesPerSec,
+    /// From the device starting the transfer to its first byte having arrived.
+    pub latency: SimTime,
+    /// SMs that a transfer holds on each of its two GPUs while it moves; zero for a copy engine.
+    pub sms: u32,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+/// Links between the GPUs of one node. Every bandwidth is each way.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum FabricTopology {
+    /// Every GPU has one port to a switch that never blocks.
+    Nvswitch {
+        /// Raw rate of a GPU's port.
+        link_bandwidth: BytesPerSec,
+    },
+    /// GPUs on PCIe switches; switches meet at the host bridge.
+    Pcie {
+        /// Raw rate of a GPU's lanes.
+        link_bandwidth: BytesPerSec,
+        /// GPUs below one switch, in rank order.
+        gpus_per_switch: u32,
+        /// Raw rate of a switch's way to the host bridge.
+        host_bridge_bandwidth: BytesPerSec,
+    },
+    /// Chips on a grid, one link to each neighbour; routes go dimension by dimension.
+    Torus {
+        /// Extent of each dimension, the first varying fastest with the rank.
+        dims: Vec<u32>,
+        /// Raw rate of one link.
+        link_bandwidth: BytesPerSec,
+        /// Whether the ends of a dimension are joined.
+        wraparound: bool,
+    },
+}
+
+impl FabricTopology {
+    /// Raw rate of one link, each way.
+    pub fn link_bandwidth(&self) -> BytesPerSec {
+        match self {
+            Self::Nvswitch { link_bandwidth }
+            | Self::Pcie { link_bandwidth, .. }
+            | Self::Torus { link_bandwidth, .. } => *link_bandwidth,
+        }
+    }
+}
+
+/// The links between nodes.
+///
+/// GPUs and NICs of a node are matched in order: with as many NICs as GPUs each has its own, with fewer a NIC
+/// serves neighbouring GPUs, with more a GPU has several ([`Cluster::nics_of`]).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Network {
+    /// Raw rate of one NIC, each way.
+    pub nic_bandwidth: BytesPerSec,
+    /// NICs in each node.
+    pub nics_per_node: u32,
+    /// How the NICs are joined.
+    pub topology: NetworkTopology,
+    /// What one transfer between nodes reaches below one leaf switch.
+    pub transport: Transport,
+    /// Added where a transfer crosses the spine.
+    pub spine_latency: SimTime,
+    /// Whether the NIC reads and writes device memory, or goes through a copy in host memory.
+    pub gpudirect: bool,
+    /// Rate of the copy through host memory, each way per GPU; given if and only if `gpudirect` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staging_bandwidth: Option<BytesPerSec>,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+/// How the NICs of all nodes are joined.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum NetworkTopology {
+    /// NIC i of every node meets on leaf switch i; different rails meet at a spine that never blocks.
+    RailOptimised,
+    /// All NICs of some neighbouring nodes meet on one leaf; leaves meet at a spine.
+    FatTree {
+        /// Nodes below one leaf.
+        nodes_per_leaf: u32,
+        /// Rate into a leaf from below over its rate to the spine; 1 never blocks.
+        oversubscription: f64,
+    },
+}
+
+/// What one attention kernel reaches.
+///
+/// A work item is a query tile of one head against all of its key tiles, and runs on one SM. It takes
+/// `prologue + epilogue` and, for each key tile that is not skipped, the time of a full tile at `rate / sms`,
+/// times `partial_tile_cost` when the mask cuts through the tile.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelRow {
+    /// Implementation, for messages.
+    pub name: String,
+    /// Head dimension the kernel is built for; smaller heads are padded to it.
+    pub head_dim: u32,
+    /// Type of Q, K and V.
+    pub dtype: Dtype,
+    /// Forward or backward.
+    pub pass: Pass,
+    /// Query rows of a tile.
+    pub tile_q: u32,
+    /// Keys of a tile.
+    pub tile_kv: u32,
+    /// Rate of the whole device inside full tiles; a backward counts 2.5 forwards.
+    pub rate: FlopsPerSec,
+    /// Time of a partly masked tile over that of a full one.
+    pub partial_tile_cost: f64,
+    /// Time of a work item before its first tile.
+    pub prologue: SimTime,
+    /// Time of a work item after its last tile.
+    pub epilogue: SimTime,
+    /// How work items reach the SMs.
+    pub grid: Grid,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+/// How the work items of a kernel reach the SMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grid {
+    /// One thread block an SM takes items until none is left, and keeps its SM to the end.
+    Persistent,
+    /// One thread block an item; SMs come free between items.
+    PerItem,
+}
+
+/// Element types of tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    Fp16,
+    /// 8-bit floats, either split.
+    Fp8,
+    /// fp32 in memory, TF32 in the product.
+    Tf32,
+    /// IEEE single precision.
+    Fp32,
+}
+
+impl Dtype {
+    /// Bytes of one element in memory.
+    pub fn size(self) -> Bytes {
+        Bytes(match self {
+            Self::Fp8 => 1,
+            Self::Bf16 | Self::Fp16 => 2,
+            Self::Tf32 | Self::Fp32 => 4,
+        })
+    }
+
+    /// Whether kernels for `self` and `other` run at one rate: bf16 and fp16 share their tensor-core rate.
+    fn shares_rate(self, other: Self) -> bool {
+        self == other || (self.size() == Bytes(2) && other.size() == Bytes(2))
+    }
+}
+
+/// Direction of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// O and its log-sum-exp from Q, K, V.
+    Forward,
+    /// dQ, dK, dV from dO and the forward's results.
+    Backward,
+}
+
+/// No row of the kernel table covers what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cluster `{cluster}` has no {pass:?} attention kernel for {dtype:?} heads of {head_dim}: its table has {rows}"
+)]
+pub struct NoKernel {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Head dimension asked for.
+    pub head_dim: u32,
+    /// Element type asked for.
+    pub dtype: Dtype,
+    /// Pass asked for.
+    pub pass: Pass,
+    /// The rows that exist.
+    pub rows: String,
+}
+
+impl Cluster {
+    /// GPUs of all nodes.
+    pub fn gpus(&self) -> u32 {
+        self.nodes * self.gpus_per_node
+    }
+
+    /// The node of GPU `gpu`, counted over the cluster.
+    pub fn node_of(&self, gpu: u32) -> u32 {
+        gpu / self.gpus_per_node
+    }
+
+    /// NICs, counted within the node, that serve GPU `local` of the node; empty without a network.
+    pub fn nics_of(&self, local: u32) -> Range<u32> {
+        let Some(network) = &self.network else { return 0..0 };
+        let (nics, gpus) = (network.nics_per_node, self.gpus_per_node);
+        if nics >= gpus {
+            let each = nics / gpus;
+            local * each..(local + 1) * each
+        } else {
+            let nic = local / (gpus / nics);
+            nic..nic + 1
+        }
+    }
+
+    /// The row for heads of `head_dim`: that of the smallest dimension that holds them, since kernels pad.
+    ///
+    /// # Errors
+    /// [`NoKernel`] when the table has no row for the type, the pass, or a head this large.
+    pub fn kernel(&self, head_dim: u32, dtype: Dtype, pass: Pass) -> Result<&KernelRow, NoKernel> {
+        let fits =
+            |row: &&KernelRow| row.pass == pass && row.dtype.shares_rate(dtype) && row.head_dim >= head_dim;
+        // An exact type wins over one that merely shares the rate.
+        let distance = |row: &&KernelRow| (row.head_dim, row.dtype != dtype);
+        self.kernels.iter().filter(fits).min_by_key(distance).ok_or_else(|| NoKernel {
+            cluster: self.name.clone(),
+            head_dim,
+            dtype,
+            pass,
+            rows: self.kernel_names(),
+        })
+    }
+
+    fn kernel_names(&self) -> String {
+        let name = |row: &KernelRow| format!("{:?} {:?} {}", row.pass, row.dtype, row.head_dim);
+        self.kernels.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+}

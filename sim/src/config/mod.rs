@@ -1,0 +1,7 @@
+//! Clusters and models as data, read from TOML or a HuggingFace `config.json`.
+//!
+//! Nothing here opens a file: callers hand in text with a label for its messages. Every error names its
+//! place, in the way of a compiler.
+
+pub mod cluster;
+pub mod model;

@@ -1,0 +1,89 @@
+//! The shape of a transformer, as far as its attention and its cost depend on it.
+
+use serde::Serialize;
+
+use crate::units::{Bytes, Tokens};
+
+/// A decoder-only transformer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Model {
+    /// Name, as printed with results.
+    pub name: String,
+    /// Where the figures come from.
+    pub source: String,
+    /// Transformer layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u64,
+    /// Width of one head; `heads * head_dim` need not be `hidden`.
+    pub head_dim: u64,
+    /// Width of the feed-forward layer, of one expert where there are several.
+    pub intermediate: u64,
+    /// Entries of the vocabulary.
+    pub vocab: u64,
+    /// Experts of the feed-forward layer; `None` when it is dense.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Moe>,
+    /// Whether input and output embedding are one matrix.
+    pub tied_embeddings: bool,
+    /// Whether the feed-forward layer has a gate: three matrices instead of two.
+    pub gated_mlp: bool,
+    /// Longest sequence the model was built for, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_positions: Option<Tokens>,
+    /// Keys that a query sees at most, where the model limits them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sliding_window: Option<Tokens>,
+}
+
+/// Experts of a feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Moe {
+    /// Experts of a layer.
+    pub count: u64,
+    /// Experts that each token goes through.
+    pub active: u64,
+}
+
+impl Model {
+    /// Bytes of K and V of one token in one layer: `2 * kv_heads * head_dim * element`.
+    pub fn kv_bytes_per_token(&self, element: Bytes) -> Bytes {
+        element * (2 * self.kv_heads * self.head_dim)
+    }
+
+    /// Bytes of Q, or of O, of one token in one layer: `heads * head_dim * element`.
+    pub fn q_bytes_per_token(&self, element: Bytes) -> Bytes {
+        element * (self.heads * self.head_dim)
+    }
+
+    /// Weights of one layer's attention: the projections to Q, K and V and from O.
+    pub fn attention_weights(&self) -> u64 {
+        2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+    }
+
+    /// Weights of one feed-forward layer, or of one expert.
+    pub fn mlp_weights(&self) -> u64 {
+        let matrices = if self.gated_mlp { 3 } else { 2 };
+        matrices * self.hidden * self.intermediate
+    }
+
+    /// Weights in all matrices, embeddings included; norms, biases and routers are left out.
+    pub fn parameters(&self) -> u64 {
+        self.weights_with(self.experts.map_or(1, |moe| moe.count))
+    }
+
+    /// As [`Model::parameters`], with only the experts that one token goes through.
+    pub fn active_parameters(&self) -> u64 {
+        self.weights_with(self.experts.map_or(1, |moe| moe.active))
+    }
+
+    fn weights_with(&self, experts: u64) -> u64 {
+        let embeddings = if self.tied_embeddings { 1 } else { 2 };
+        self.layers * (self.attention_weights() + experts * self.mlp_weights())
+            + embeddings * self.vocab * self.hidden
+    }
+}

@@ -1,0 +1,214 @@
+//! The backward ring: keys and values travel as in the forward. dk and dv of the keys of rank s travel behind them, each
+//! rank adding its share, until they are home after P hops. Where only needed keys travel, or on the direct route, a
+//! rank keeps its own share; on the direct route the others' shares go straight home.
+
+use super::kv_ring::KvRing;
+use super::ring_forward::{StepRule, step_attention};
+use super::step::{Channel, Travel, owner, shards};
+use super::{Options, Route};
+use crate::plan::builder::PlanBuilder;
+use crate::plan::{BlockId, Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Slots, Tensor};
+
+/// A rank's buffers.
+struct Buffers {
+    q: Buf,
+    delta: Buf,
+    dq: Buf,
+    dkv: Bufs,
+    /// Own shares of other ranks' gradients, by step parity.
+    share: [Bufs; 2],
+    /// Gradients that arrive to be added to, by step parity.
+    arrived: [Bufs; 2],
+    /// Own gradients coming home.
+    home: Bufs,
+}
+
+/// Gradients on their way: whose they are, what they cover, and where they lie.
+#[derive(Clone, Copy)]
+struct Load {
+    owner: Rank,
+    block: BlockId,
+    bufs: Bufs,
+}
+
+struct Backward<'a> {
+    options: &'a Options,
+    rule: &'a StepRule<'a>,
+    ring: KvRing,
+    channel: Channel,
+    buffers: Vec<Buffers>,
+    keeps_own_share: bool,
+    /// Per rank, what the last step left there to be sent on.
+    loads: Vec<Option<Load>>,
+    /// Per rank, what arrived for this step.
+    arrivals: Vec<Option<Load>>,
+    /// Per rank, its own gradients that arrived and are still to be added.
+    homecoming: Vec<Option<Load>>,
+}
+
+pub(super) fn build(mut b: PlanBuilder, options: &Options, rule: &StepRule) -> Plan {
+    let ranks = b.ranks();
+    let nothing = || vec![None; ranks as usize];
+    let keeps_own_share = ranks == 1 || options.needed_only || options.route == Route::Direct;
+    let travel = Travel::new(&b, options, true, |r, s| rule(r, s).0);
+    let mut back = Backward {
+        options,
+        rule,
+        channel: Channel::new(options.transport, 1),
+        buffers: allocate(&mut b, options, keeps_own_share),
+        ring: KvRing::new(&mut b, options, travel),
+        keeps_own_share,
+        loads: nothing(),
+        arrivals: nothing(),
+        homecoming: nothing(),
+    };
+    for (r, buffers) in back.buffers.iter().enumerate() {
+        b.compute(r as Rank, 0, OpKind::Preprocess { q: buffers.q, delta: buffers.delta });
+    }
+    for t in 0..ranks {
+        back.step(&mut b, t);
+    }
+    back.hand_on(&mut b, ranks);
+    (0..ranks).for_each(|r| back.add_homecoming(&mut b, r, ranks));
+    b.finish()
+}
+
+fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Vec<Buffers> {
+    let (q_blocks, kv_blocks) = (shards(b, false), shards(b, true));
+    let n = u64::from(options.chunks);
+    let sizes: Vec<BlockId> = (0..n).map(|k| b.part(kv_blocks[0], k, n)).collect();
+    let parts = |b: &mut PlanBuilder, r| b.scratch_parts(r, Tensor::KeyValueGrad, &sizes);
+    let mut buffers = Vec::new();
+    for r in 0..b.ranks() {
+        let (q_block, kv_block) = (q_blocks[r as usize], kv_blocks[r as usize]);
+        let q = b.input(r, Tensor::QuerySide, q_block);
+        let delta = b.scratch(r, Tensor::Delta, q_block);
+        let dq = b.output(r, Tensor::QueryGrad, q_block);
+        let out_parts = if keeps_own_share { 1 } else { n };
+        let out: Vec<BlockId> = (0..out_parts).map(|k| b.part(kv_block, k, out_parts)).collect();
+        let out: Vec<Buf> = out.into_iter().map(|part| b.output(r, Tensor::KeyValueGrad, part)).collect();
+        let dkv = Bufs { first: out[0], count: out.len() as u16 };
+        let share = [parts(b, r), parts(b, r)];
+        let arrived = [parts(b, r), parts(b, r)];
+        buffers.push(Buffers { q, delta, dq, dkv, share, arrived, home: parts(b, r) });
+    }
+    buffers
+}
+
+impl Backward<'_> {
+    fn step(&mut self, b: &mut PlanBuilder, t: u32) {
+        let ranks = b.ranks();
+        let next = (t + 1 < ranks).then_some(t + 1);
+        let overlap = self.options.prefetch > 0;
+        if let Some(next) = next {
+            self.ring.prepare(b, next);
+        }
+        if let Some(next) = next.filter(|_| overlap) {
+            (0..ranks).for_each(|r| self.ring.exchange(b, r, next, None));
+        }
+        if self.options.route == Route::Neighbour {
+            self.hand_on(b, t);
+        }
+        for r in 0..ranks {
+            let (share, op) = self.attend(b, r, t);
+            self.add_homecoming(b, r, t);
+            self.loads[r as usize] = self.combine(b, r, t, share);
+            if let Some(next) = next.filter(|_| !overlap) {
+                self.ring.exchange(b, r, next, op);
+            }
+        }
+        if self.options.route == Route::Direct {
+            self.hand_on(b, t);
+        }
+    }
+
+    /// Step t's attention on rank r: its share of the gradients of the keys it holds, if it has any to hand on.
+    fn attend(&self, b: &mut PlanBuilder, r: Rank, t: u32) -> (Option<Load>, Option<OpId>) {
+        let Some((q_block, kv_block, mask)) = step_attention(b, &self.ring, r, t, self.rule) else {
+            return (None, None);
+        };
+        let buffers = &self.buffers[r as usize];
+        let stays = t == 0 && self.keeps_own_share;
+        let s = owner(r, t, b.ranks());
+        let (from, to) = if t == 0 { (0, b.shard(s).to) } else { self.ring.travel().range(t, s) };
+        let dkv_block = b.block(&[Slots { rank: s, from, to }], true);
+        let dkv = if stays { buffers.dkv } else { buffers.share[t as usize % 2] };
+        let op = OpKind::AttendBackward {
+            q: buffers.q,
+            delta: buffers.delta,
+            kv: self.ring.holding(b, r, t, kv_block),
+            dq: buffers.dq,
+            dkv,
+            q_block,
+            kv_block,
+            dkv_block,
+            mask,
+            init_dq: t == 0,
+            init_dkv: true,
+        };
+        let op = b.compute(r, t, op);
+        let share = (!stays).then_some(Load { owner: s, block: dkv_block, bufs: dkv });
+        (share, Some(op))
+    }
+
+    /// What rank r holds after step t: what arrived, with its share added.
+    fn combine(&mut self, b: &mut PlanBuilder, r: Rank, t: u32, share: Option<Load>) -> Option<Load> {
+        let arrived = self.arrivals[r as usize].take();
+        if let (Some(into), Some(from)) = (arrived, share) {
+            for (from, into) in from.bufs.iter().zip(into.bufs.iter()) {
+                b.compute(r, t, OpKind::Accumulate { from, into });
+            }
+        }
+        arrived.or(share)
+    }
+
+    /// Sends what the ranks hold to the next rank of the ring that wants it at step t, or home.
+    fn hand_on(&mut self, b: &mut PlanBuilder, t: u32) {
+        let ranks = b.ranks();
+        let mut sends: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); ranks as usize];
+        let mut recvs = sends.clone();
+        for r in 0..ranks {
+            let Some(load) = self.loads[r as usize].take() else { continue };
+            let hops =
+                self.options.route == Route::Neighbour && t < ranks && self.ring.travel().any(t, load.owner);
+            let to = if hops { (r + 1) % ranks } else { load.owner };
+            let bufs = self.destination(to, t, hops);
+            let n = u64::from(load.bufs.count);
+            for (k, (from, into)) in load.bufs.iter().zip(bufs.iter()).enumerate() {
+                let part = b.part(load.block, k as u64, n);
+                let message = b.message(r, to, Tensor::KeyValueGrad, part);
+                sends[r as usize].push((message, from));
+                recvs[to as usize].push((message, into));
+            }
+            let load = Load { bufs, ..load };
+            if hops {
+                self.arrivals[to as usize] = Some(load);
+            } else if self.keeps_own_share {
+                self.homecoming[to as usize] = Some(load);
+            }
+        }
+        for r in 0..ranks {
+            self.channel.exchange(b, (r, t), &sends[r as usize], &recvs[r as usize], None);
+        }
+    }
+
+    /// Where gradients arrive on rank `to`: to be handed on, added to its own, or, with every share in them, for good.
+    fn destination(&self, to: Rank, t: u32, hops: bool) -> Bufs {
+        let buffers = &self.buffers[to as usize];
+        match (self.options.route, hops) {
+            (_, true) | (Route::Direct, _) => buffers.arrived[t as usize % 2],
+            _ if self.keeps_own_share => buffers.home,
+            _ => buffers.dkv,
+        }
+    }
+
+    /// Adds gradients that came home to rank r's own.
+    fn add_homecoming(&mut self, b: &mut PlanBuilder, r: Rank, t: u32) {
+        if let Some(load) = self.homecoming[r as usize].take() {
+            let into = self.buffers[r as usize].dkv.first;
+            load.bufs.iter().for_each(|from| {
+                b.compute(r, t, OpKind::Accumulate { from, into });
+            });
+        }
+    }
+}

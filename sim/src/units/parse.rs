@@ -1,0 +1,280 @@
+//! Amounts from text: a number and its unit, `450 GB/s`, `400 Gb/s` (bits), `141 GiB`, `2.8 us`,
+//! `989 TFLOP/s`; token counts as `131072` or `128Ki`.
+//!
+//! A lower-case `b` is a bit and an upper-case `B` a byte, so units keep their case. Prefixes k, M, G, T and P
+//! are powers of 1000; Ki, Mi, Gi and Ti, powers of 1024, go with bytes, bits and tokens. A rate may be
+//! `infinite`.
+
+use std::str::FromStr;
+
+use super::{Bytes, BytesPerSec, Flops, FlopsPerSec, SimTime, Tokens};
+
+/// What a text was expected to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// Tokens.
+    TokenCount,
+    /// Bytes.
+    Memory,
+    /// Bytes or bits a second.
+    Bandwidth,
+    /// Floating-point operations.
+    Operations,
+    /// Floating-point operations a second.
+    ComputeRate,
+    /// Seconds.
+    Time,
+}
+
+impl Quantity {
+    /// The name with its article, for messages.
+    fn name(self) -> &'static str {
+        match self {
+            Self::TokenCount => "a token count",
+            Self::Memory => "a memory size",
+            Self::Bandwidth => "a bandwidth",
+            Self::Operations => "an operation count",
+            Self::ComputeRate => "a compute rate",
+            Self::Time => "a time",
+        }
+    }
+
+    /// Two spellings of `number` that would be read.
+    fn spellings(self, number: &str) -> [String; 2] {
+        let units = match self {
+            Self::TokenCount => ["", "Ki"],
+            Self::Memory => [" GB", " GiB"],
+            Self::Bandwidth => [" GB/s", " Gb/s"],
+            Self::Operations => [" TFLOP", " PFLOP"],
+            Self::ComputeRate => [" TFLOP/s", " PFLOP/s"],
+            Self::Time => [" us", " ms"],
+        };
+        units.map(|unit| format!("{number}{unit}"))
+    }
+
+    /// The largest amount that is read, in the base unit, and how to say it.
+    ///
+    /// Token counts stay small enough for their square to fit 64 bits, bytes and picoseconds for an exact `f64`.
+    fn limit(self) -> (f64, &'static str) {
+        match self {
+            Self::TokenCount => (2_147_483_648.0, "2048Mi tokens"),
+            Self::Memory => (9_007_199_254_740_992.0, "8192 TiB"),
+            Self::Bandwidth => (1e18, "1000 PB/s"),
+            Self::Operations => (1e30, "1e15 PFLOP"),
+            Self::ComputeRate => (1e21, "1e6 PFLOP/s"),
+            Self::Time => (3.6e15, "3600 s"),
+        }
+    }
+
+    fn is_whole(self) -> bool {
+        matches!(self, Self::TokenCount | Self::Memory | Self::Time)
+    }
+
+    fn is_rate(self) -> bool {
+        matches!(self, Self::Bandwidth | Self::ComputeRate)
+    }
+}
+
+/// What is wrong with the text of an amount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// No text at all.
+    Empty,
+    /// The text does not start with a decimal number.
+    NotANumber,
+    /// A number without the unit that it needs.
+    MissingUnit,
+    /// A unit that no quantity has.
+    UnknownUnit(String),
+    /// A unit of something else.
+    OtherQuantity(String, Quantity),
+    /// Below zero.
+    Negative,
+    /// Zero where only a positive amount makes sense.
+    Zero,
+    /// Above what is read, or not finite.
+    TooLarge,
+    /// A fraction of something indivisible: a byte, a token, a picosecond.
+    Fraction,
+}
+
+/// Text that is no amount of the expected quantity. `Display` gives message and hint in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {}", self.message(), self.hint())]
+pub struct UnitError {
+    /// The text as given.
+    pub text: String,
+    /// What was expected.
+    pub quantity: Quantity,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+impl UnitError {
+    /// What is wrong, without the hint.
+    pub fn message(&self) -> String {
+        let (text, name) = (&self.text, self.quantity.name());
+        match &self.problem {
+            Problem::Empty => format!("expected {name}, found nothing"),
+            Problem::NotANumber => format!("expected {name}, found `{text}`, which is not a number"),
+            Problem::MissingUnit => format!("`{text}` has no unit, expected {name}"),
+            Problem::UnknownUnit(unit) => format!("unknown unit `{unit}`, expected {name}"),
+            Problem::OtherQuantity(unit, found) => {
+                format!("`{unit}` is the unit of {}, expected {name}", found.name())
+            }
+            Problem::Negative => format!("`{text}` is negative, expected {name}"),
+            Problem::Zero => format!("`{text}` is zero, expected {name} above zero"),
+            Problem::TooLarge => {
+                format!("`{text}` is too large, expected {name} of at most {}", self.quantity.limit().1)
+            }
+            Problem::Fraction => format!("`{text}` is not whole, expected {name} in whole {}", self.grain()),
+        }
+    }
+
+    /// How to write it instead.
+    pub fn hint(&self) -> String {
+        let number = split_number(&self.text).map_or("450", |(number, _)| number.trim_start_matches('-'));
+        let [first, second] = self.quantity.spellings(number);
+        match &self.problem {
+            Problem::UnknownUnit(unit) if self.quantity == Quantity::TokenCount && is_bare_kilo(unit) => {
+                format!("write {number}{unit}i for powers of 1024, or the plain count")
+            }
+            Problem::NotANumber if self.quantity.is_rate() => {
+                format!("write {first}, {second} or infinite")
+            }
+            Problem::TooLarge | Problem::Zero | Problem::Fraction => {
+                format!("check the number and its prefix, as in {}", self.quantity.spellings("8")[0])
+            }
+            _ => format!("write {first} or {second}"),
+        }
+    }
+
+    fn grain(&self) -> &'static str {
+        match self.quantity {
+            Quantity::TokenCount => "tokens",
+            Quantity::Time => "picoseconds",
+            _ => "bytes",
+        }
+    }
+}
+
+fn is_bare_kilo(unit: &str) -> bool {
+    matches!(unit, "K" | "M")
+}
+
+/// Splits `text` into a leading decimal number and the trimmed rest.
+fn split_number(text: &str) -> Option<(&str, &str)> {
+    let bytes = text.as_bytes();
+    let digits = |from: usize| bytes[from..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let mut end = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
+    let whole = digits(end);
+    end += whole;
+    if bytes.get(end) == Some(&b'.') {
+        let fraction = digits(end + 1);
+        end += if fraction > 0 { fraction + 1 } else { 0 };
+    }
+    if whole == 0 {
+        return None;
+    }
+    // An exponent only when digits follow, so that the E of a unit stays with the unit.
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+        let exponent = digits(bytes.len().min(end + 1 + sign));
+        end += if exponent > 0 { 1 + sign + exponent } else { 0 };
+    }
+    Some((&text[..end], text[end..].trim_start()))
+}
+
+const DECIMAL: &[(&str, f64)] =
+    &[("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)];
+const BINARY: &[(&str, f64)] =
+    &[("Ki", 1024.0), ("Mi", 1_048_576.0), ("Gi", 1_073_741_824.0), ("Ti", 1_099_511_627_776.0)];
+/// In picoseconds.
+const TIME: &[(&str, f64)] =
+    &[("", 1e12), ("m", 1e9), ("u", 1e6), ("\u{b5}", 1e6), ("\u{3bc}", 1e6), ("n", 1e3), ("p", 1.0)];
+
+/// Spellings of each base unit with its size; the longer of two that end alike comes first.
+const BASES: &[(&str, Quantity, f64)] = &[
+    ("bit/s", Quantity::Bandwidth, 0.125),
+    ("b/s", Quantity::Bandwidth, 0.125),
+    ("bps", Quantity::Bandwidth, 0.125),
+    ("B/s", Quantity::Bandwidth, 1.0),
+    ("FLOP/s", Quantity::ComputeRate, 1.0),
+    ("FLOPS", Quantity::ComputeRate, 1.0),
+    ("FLOP", Quantity::Operations, 1.0),
+    ("B", Quantity::Memory, 1.0),
+    ("tokens", Quantity::TokenCount, 1.0),
+    ("s", Quantity::Time, 1.0),
+    ("", Quantity::TokenCount, 1.0),
+];
+
+/// The quantity a unit measures and its size in the base unit.
+fn look_up(unit: &str) -> Option<(Quantity, f64)> {
+    BASES.iter().find_map(|&(base, quantity, size)| {
+        let prefix = unit.strip_suffix(base)?.trim_end();
+        let tables: &[&[(&str, f64)]] = match quantity {
+            Quantity::Time => &[TIME],
+            Quantity::TokenCount => &[&[("", 1.0)], BINARY],
+            Quantity::Memory | Quantity::Bandwidth => &[DECIMAL, BINARY],
+            Quantity::Operations | Quantity::ComputeRate => &[DECIMAL],
+        };
+        let (_, factor) = tables.iter().copied().flatten().find(|(name, _)| *name == prefix)?;
+        Some((quantity, factor * size))
+    })
+}
+
+/// Reads `text` as an amount of `quantity` in its base unit (bytes, tokens, operations, picoseconds).
+fn amount(text: &str, quantity: Quantity) -> Result<f64, UnitError> {
+    let text = text.trim();
+    let fail = |problem| Err(UnitError { text: text.to_owned(), quantity, problem });
+    if text.is_empty() {
+        return fail(Problem::Empty);
+    }
+    if quantity.is_rate() && text == "infinite" {
+        return Ok(f64::INFINITY);
+    }
+    let Some((number, unit)) = split_number(text) else { return fail(Problem::NotANumber) };
+    let Ok(number) = number.parse::<f64>() else { return fail(Problem::NotANumber) };
+    let size = match look_up(unit) {
+        Some((found, size)) if found == quantity => size,
+        Some((Quantity::TokenCount, _)) if unit.is_empty() => return fail(Problem::MissingUnit),
+        Some((found, _)) => return fail(Problem::OtherQuantity(unit.to_owned(), found)),
+        None => return fail(Problem::UnknownUnit(unit.to_owned())),
+    };
+    check(number * size, quantity).or_else(fail)
+}
+
+/// Holds the range of `quantity`; whole quantities come back rounded to their whole number.
+fn check(value: f64, quantity: Quantity) -> Result<f64, Problem> {
+    if value < 0.0 {
+        return Err(Problem::Negative);
+    }
+    if value == 0.0 && (quantity.is_rate() || quantity == Quantity::TokenCount) {
+        return Err(Problem::Zero);
+    }
+    if value.is_nan() || value > quantity.limit().0 {
+        return Err(Problem::TooLarge);
+    }
+    if quantity.is_whole() {
+        let whole = value.round();
+        let is_close = (value - whole).abs() <= value * (4.0 * f64::EPSILON);
+        return if is_close { Ok(whole) } else { Err(Problem::Fraction) };
+    }
+    Ok(value)
+}
+
+macro_rules! from_text {
+    ($($name:ident: $quantity:ident),*) => {$(
+        impl FromStr for $name {
+            type Err = UnitError;
+            fn from_str(text: &str) -> Result<Self, UnitError> {
+                amount(text, Quantity::$quantity).map(|value| Self(value as _))
+            }
+        }
+    )*};
+}
+
+from_text!(
+    Tokens: TokenCount, Bytes: Memory, Flops: Operations,
+    BytesPerSec: Bandwidth, FlopsPerSec: ComputeRate, SimTime: Time
+);
