@@ -130,9 +130,11 @@ pub fn all_full(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> bool {
     let (Some(q0), Some(q1), Some(k0), Some(k1)) = (q.first(), q.last(), kv.first(), kv.last()) else {
         return false;
     };
-    let pieces = mask.pieces_in(q0, q1 + 1);
-    let [piece] = pieces else { return false };
-    piece.q_start <= q0 && q1 < piece.q_end && piece.lo.at(q1) <= k0 as i64 && (k1 as i64) < piece.end.at(q0)
+    match mask.pieces_in(q0, q1 + 1) {
+        [p] if p.q_start <= q0 && q1 < p.q_end => p.lo.at(q1) <= k0 as i64 && (k1 as i64) < p.end.at(q0),
+        _ => hull(mask, q, 0, q.len())
+            .is_some_and(|h| h.every_query_valid && h.lo_max <= k0 as i64 && (k1 as i64) < h.end_min),
+    }
 }
 
 /// Whether every pair is masked, judged by the hull: no tile is visited.
