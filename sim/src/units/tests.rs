@@ -16,6 +16,9 @@ fn rates_read_bytes_bits_and_prefixes() {
         ("1 GiB/s", 1_073_741_824.0),
         ("  12.5   MB/s ", 12.5e6),
         ("1e3 B/s", 1000.0),
+        ("2.039 TB/s", 2_039_000_000_000.0),
+        ("2.039e3 GB/s", 2_039_000_000_000.0),
+        ("1.5e0 Kib/s", 192.0),
         ("infinite", f64::INFINITY),
     ];
     for (text, expected) in cases {
@@ -62,6 +65,8 @@ fn each_wrong_bandwidth_has_its_problem() {
         ("-450 GB/s", Problem::Negative),
         ("0 GB/s", Problem::Zero),
         ("1e400 GB/s", Problem::TooLarge),
+        ("1e99999999999999999999 GB/s", Problem::TooLarge),
+        ("1e-99999999999999999999 GB/s", Problem::Zero),
         ("18446744073709551616 GB/s", Problem::TooLarge),
         ("450 gb/s", unit("gb/s")),
         ("450 GB/s each way", unit("GB/s each way")),

@@ -9,9 +9,10 @@ use crate::units::{Bytes, FlopsPerSec, SimTime};
 
 /// What one attention kernel reaches.
 ///
-/// A work item is a query tile of one head against all of its key tiles, and runs on one SM. It takes
-/// `prologue + epilogue` and, for each key tile that is not skipped, the time of a full tile at `rate / sms`,
-/// times `partial_tile_cost` when the mask cuts through the tile.
+/// A work item runs on one SM: in the forward a query tile of one head against all of its key tiles, in the
+/// backward a key tile against all of its query tiles. It takes `prologue + epilogue` and, for each tile that is
+/// not skipped, the time of a full tile at `rate / sms`, times `partial_tile_cost` when the mask cuts through the
+/// tile. A tile that merely reaches past the end of the sequence costs as much as a full one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelRow {
     /// Implementation, for messages.
@@ -91,9 +92,7 @@ pub enum Pass {
 
 /// No row of the kernel table covers what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "cluster `{cluster}` has no {pass:?} attention kernel for {dtype:?} heads of {head_dim}: its table has {rows}"
-)]
+#[error("cluster `{cluster}` has no {pass} attention kernel for {dtype} heads of {head_dim}; it has: {rows}")]
 pub struct NoKernel {
     /// Name of the cluster.
     pub cluster: String,
