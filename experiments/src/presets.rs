@@ -119,19 +119,27 @@ fn text_of(presets: &[Preset], name: &str) -> Option<String> {
     presets.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, parts)| parts.concat())
 }
 
-/// The text of the file `name`, or why it is no configuration.
+/// The text of the file `name`, which is no preset.
 fn read(what: &str, name: &str, presets: &[&str]) -> Result<String, ConfigError> {
-    let fail = |message: String| ConfigError::whole(name, message);
-    let bytes = match read_bytes(Path::new(name)) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(unknown(what, name, presets)),
-        Err(error) if error.kind() == ErrorKind::IsADirectory => {
-            return Err(fail(format!("is a folder, expected a {what} file")));
-        }
-        Err(error) => return Err(fail(format!("cannot be read: {error}"))),
-    };
+    match Path::new(name).try_exists() {
+        Ok(false) => Err(unknown(what, name, presets)),
+        _ => read_text(Path::new(name)),
+    }
+}
+
+/// The text of the file at `path`.
+///
+/// # Errors
+/// A [`ConfigError`] for a file that is absent, a folder, larger than 4 MiB, or no text.
+pub fn read_text(path: &Path) -> Result<String, ConfigError> {
+    let fail = |message: String| ConfigError::whole(path.to_string_lossy(), message);
+    let bytes = read_bytes(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => fail("there is no such file".to_owned()),
+        ErrorKind::IsADirectory => fail("is a folder, expected a file".to_owned()),
+        _ => fail(format!("cannot be read: {error}")),
+    })?;
     if bytes.len() as u64 > LARGEST {
-        return Err(fail(format!("is longer than {LARGEST} bytes, too large for a {what} file")));
+        return Err(fail(format!("is larger than {} MiB, expected a small text file", LARGEST >> 20)));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
@@ -152,8 +160,9 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 /// `name` is neither a preset nor a file.
 fn unknown(what: &str, name: &str, presets: &[&str]) -> ConfigError {
+    let label = if name.is_empty() { "\"\"" } else { name };
     let error =
-        ConfigError::whole(name, format!("no {what} preset has this name, and there is no such file"));
+        ConfigError::whole(label, format!("no {what} preset has this name, and there is no such file"));
     match nearest(name, presets.iter().copied()) {
         Some(near) => error.with_hint(format!("did you mean {near}?")),
         None => error.with_hint(format!("presets: {}", presets.join(", "))),

@@ -110,7 +110,7 @@ fn the_ideal_cluster_counts_pairs_in_whole_picoseconds() {
             let row = ideal.kernel(head_dim, Dtype::Bf16, pass).expect("covered");
             for pairs in [1_u64, 3, 8_589_967_360] {
                 let work = Flops(f64::from(operations * head_dim) * pairs as f64);
-                assert_eq!(work / row.rate, SimTime(pairs * expected), "{head_dim} {pass}");
+                assert_eq!(work / row.rate, SimTime(pairs * expected), "{head_dim} {pass:?}");
             }
         }
     }

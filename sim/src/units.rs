@@ -2,7 +2,7 @@
 //!
 //! Only sensible operators exist: [`Bytes`] / [`BytesPerSec`] and [`Flops`] / [`FlopsPerSec`] give a
 //! [`SimTime`], equal units add, a unit scales by a plain number. Counts saturate instead of wrapping.
-//! Text carries its unit (see [`parse`]); `{}` prints four significant digits with the fitting prefix and
+//! Text carries its unit (`450 GB/s`, `400 Gb/s` for bits, `2.8 us`, `128Ki`); `{}` prints four significant digits with the fitting prefix and
 //! `{:#}` prints text that parses back to the same value. `Serialize` writes the `{:#}` text.
 
 mod parse;

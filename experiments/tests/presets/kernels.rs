@@ -1,6 +1,7 @@
 //! Kernel rows against the published rates they were fitted to, by a list scheduler of its own.
 
 use ringlab_experiments::presets;
+use ringlab_sim::config::Keyword;
 use ringlab_sim::config::cluster::{Cluster, Dtype, KernelRow, Pass};
 
 /// One published call: heads of all sequences together, sequence length, causal or not.
@@ -140,7 +141,7 @@ fn fitted_rows_reproduce_their_figures() {
                 predicted,
                 published,
                 tolerance,
-                &format!("{name} {head_dim} {pass} {len} {causal}"),
+                &format!("{name} {head_dim} {} {len} {causal}", pass.name()),
             );
         }
     }
@@ -173,7 +174,7 @@ fn b200_rows_reproduce_their_two_points() {
         for (causal, published) in [(false, full), (true, causal)] {
             let call = Call { heads: 64, len: 8192, causal };
             let predicted = call.flops(row) / seconds(row, call, cluster.device.sms) / 1e12;
-            assert_close(predicted, published, 0.005, &format!("{pass} {causal}"));
+            assert_close(predicted, published, 0.005, &format!("{} {causal}", pass.name()));
         }
     }
 }

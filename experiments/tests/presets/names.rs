@@ -67,14 +67,14 @@ fn files_that_are_no_text_say_why() {
         path.to_string_lossy().into_owned()
     };
     let message = |path: String| failure(&path).message().to_owned();
-    assert_eq!(message(folder.path().to_string_lossy().into_owned()), "is a folder, expected a cluster file");
+    assert_eq!(message(folder.path().to_string_lossy().into_owned()), "is a folder, expected a file");
     assert_eq!(message(file("empty.toml", b"")), "the file is empty");
     assert_eq!(message(file("blank.toml", b" \n\n")), "the file is empty");
     assert_eq!(message(file("binary", b"name = \"\xff\"")), "is not text: byte 8 is not UTF-8");
     assert_eq!(message(file("zero", b"a\0b")), "is not text: byte 1 is zero");
     assert_eq!(
         message(file("large", &vec![b' '; (4 << 20) + 1])),
-        "is longer than 4194304 bytes, too large for a cluster file"
+        "is larger than 4 MiB, expected a small text file"
     );
     assert!(
         message(folder.path().join("absent.toml").to_string_lossy().into_owned()).starts_with("no cluster")
@@ -82,12 +82,16 @@ fn files_that_are_no_text_say_why() {
 }
 
 #[test]
+fn other_texts_are_read_alike() {
+    let absent = presets::read_text(Path::new("/absent/lengths.txt")).expect_err("absent");
+    assert_eq!(absent.to_string(), "/absent/lengths.txt: there is no such file");
+    assert!(failure("").to_string().starts_with("\"\": no cluster preset has this name"));
+}
+
+#[test]
 fn an_endless_file_ends() {
     if Path::new("/dev/zero").exists() {
-        assert_eq!(
-            failure("/dev/zero").message(),
-            "is longer than 4194304 bytes, too large for a cluster file"
-        );
+        assert_eq!(failure("/dev/zero").message(), "is larger than 4 MiB, expected a small text file");
     }
 }
 

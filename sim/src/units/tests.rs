@@ -130,6 +130,8 @@ fn quotients_round_up_to_a_picosecond() {
     assert_eq!(Bytes(3) / BytesPerSec(3e9), SimTime(1000));
     assert_eq!(Bytes(1) / BytesPerSec(3e12), SimTime(1));
     assert_eq!(Bytes(10) / BytesPerSec(3e12), SimTime(4));
+    // Exactly 1000000001125 ps, but a little more in plain f64.
+    assert_eq!(Bytes(48_000_000_054) / BytesPerSec(48e9), SimTime(1_000_000_001_125));
     assert_eq!(Bytes(450_000_000_000) / BytesPerSec(450e9), SimTime(1_000_000_000_000));
     assert_eq!(Flops(989e12) / FlopsPerSec(989e12), SimTime(1_000_000_000_000));
     assert_eq!(SimTime::from_secs_f64(2.8e-6), SimTime(2_800_000));

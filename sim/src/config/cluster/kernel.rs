@@ -1,7 +1,5 @@
 //! The table of attention kernels, and the names of its columns.
 
-use std::fmt::{self, Display, Formatter};
-
 use serde::{Serialize, Serializer};
 
 use crate::config::field::Keyword;
@@ -51,7 +49,7 @@ pub enum Grid {
 }
 
 /// Element types of tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// bfloat16.
     Bf16,
@@ -82,7 +80,7 @@ impl Dtype {
 }
 
 /// Direction of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// O and its log-sum-exp from Q, K, V.
     Forward,
@@ -92,7 +90,8 @@ pub enum Pass {
 
 /// No row of the kernel table covers what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cluster `{cluster}` has no {pass} attention kernel for {dtype} heads of {head_dim}; it has: {rows}")]
+#[error("cluster `{cluster}` has no {} attention kernel for {} heads of {head_dim}; it has: {rows}",
+    pass.name(), dtype.name())]
 pub struct NoKernel {
     /// Name of the cluster.
     pub cluster: String,
@@ -109,7 +108,7 @@ pub struct NoKernel {
 impl KernelRow {
     /// Pass, type and head dimension, which no two rows share.
     pub fn title(&self) -> String {
-        format!("{} {} {}", self.pass, self.dtype, self.head_dim)
+        format!("{} {} {}", self.pass.name(), self.dtype.name(), self.head_dim)
     }
 }
 
@@ -135,11 +134,6 @@ impl Keyword for Grid {
 
 macro_rules! text_is_name {
     ($($name:ident),*) => {$(
-        impl Display for $name {
-            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.name())

@@ -1,11 +1,11 @@
 //! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
 
 use super::{
-    Cluster, Device, Fabric, FabricTopology, Host, KernelRow, Network, NetworkTopology, Peak, Reached,
+    Cluster, Device, Dtype, Fabric, FabricTopology, Host, KernelRow, Network, NetworkTopology, Peak, Reached,
     Transport,
 };
 use crate::config::error::ConfigError;
-use crate::config::field::{Field, Source};
+use crate::config::field::{Field, Keyword, Source};
 use crate::config::section::{Keys, Section, parse_toml};
 use crate::units::{Bytes, BytesPerSec, FlopsPerSec};
 
@@ -294,11 +294,12 @@ fn kernels(root: &Section<'_, '_>, device: &Device) -> Result<Vec<KernelRow>, Co
 }
 
 fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, ConfigError> {
-    let dtype = section.required("dtype")?.keyword()?;
+    let dtype: Dtype = section.required("dtype")?.keyword()?;
     let rate_field = section.required("rate")?;
     let rate: FlopsPerSec = rate_field.amount()?;
     if let Some(peak) = device.peak.of(dtype).filter(|peak| rate > *peak) {
-        let message = format!("`{}` is {rate}, more than the device's {dtype} peak, {peak}", rate_field.path);
+        let message =
+            format!("`{}` is {rate}, more than the device's {} peak, {peak}", rate_field.path, dtype.name());
         return Err(rate_field.error(message).with_hint("peaks are dense, without sparsity"));
     }
     Ok(KernelRow {

@@ -256,6 +256,9 @@ fn keys_are_known_and_complete() {
     assert_eq!((error.message(), error.position()), ("unknown key `device.hbm_bandwith`", Some((9, 1))));
     assert_eq!(error.hint(), Some("did you mean `hbm_bandwidth`?"));
 
+    let error = edited("sms = 132", "zeta = 1\nalpha = 1").expect_err("two unknown");
+    assert_eq!(error.message(), "unknown key `device.zeta`");
+
     let error = edited("sms = 132", "frequency = 132").expect_err("unknown");
     assert!(error.hint().is_some_and(|hint| hint.starts_with("known keys here: name, memory")), "{error}");
 

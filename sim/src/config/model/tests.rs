@@ -17,7 +17,7 @@ const LLAMA: &str = r#"{
   "num_hidden_layers": 32,
   "num_key_value_heads": 8,
   "pretraining_tp": 1,
-  "rope_scaling": {"factor": 8.0, "rope_type": "llama3", "note": "a \"}\" inside"},
+  "rope_scaling": {"factor": 8.0, "rope_type": "llama3", "note": "one \" } and \\"},
   "tie_word_embeddings": false,
   "vocab_size": 128256
 }
