@@ -1,6 +1,7 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
 pub mod bound;
+pub mod check;
 pub mod config;
 pub mod layout;
 pub mod mask;
