@@ -1,6 +1,8 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
 pub mod config;
+pub mod cost;
+pub mod engine;
 pub mod layout;
 pub mod mask;
 pub mod plan;
@@ -9,5 +11,6 @@ pub mod schedule;
 pub mod tiles;
 pub mod timeline;
 pub mod tokens;
+pub mod topology;
 pub mod units;
 pub mod work;
