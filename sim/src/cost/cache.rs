@@ -65,7 +65,7 @@ impl Geometries {
 /// The relative geometry as numbers, every list preceded by its length.
 fn write_key(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape, out: &mut Vec<i64>) {
     out.clear();
-    out.extend([tile.q as i64, tile.kv as i64]);
+    out.extend([tile.q.cast_signed(), tile.kv.cast_signed()]);
     let (Some(q_first), Some(q_last), Some(k_first), Some(k_last)) =
         (q.first(), q.last(), kv.first(), kv.last())
     else {
@@ -73,19 +73,25 @@ fn write_key(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape, out: &mu
     };
     write_runs(q.runs(), q_first, out);
     write_runs(kv.runs(), k_first, out);
-    let keys = Hull { first: k_first as i64, end: k_last as i64 + 1, q_first: q_first as i64 };
+    let keys =
+        Hull { first: k_first.cast_signed(), end: k_last.cast_signed() + 1, q_first: q_first.cast_signed() };
     for piece in mask.pieces_in(q_first, q_last + 1) {
         let (from, to) = (piece.q_start.max(q_first), piece.q_end.min(q_last + 1));
-        out.extend([(from - q_first) as i64, (to - q_first) as i64]);
+        out.extend([(from - q_first).cast_signed(), (to - q_first).cast_signed()]);
         out.extend(keys.relative(piece.lo, from, to - 1));
         out.extend(keys.relative(piece.end, from, to - 1));
     }
 }
 
 fn write_runs(runs: &[Progression], origin: u64, out: &mut Vec<i64>) {
-    out.push(runs.len() as i64);
+    out.push((runs.len() as u64).cast_signed());
     for run in runs {
-        out.extend([(run.first - origin) as i64, run.block as i64, run.stride as i64, run.count as i64]);
+        out.extend([
+            (run.first - origin).cast_signed(),
+            run.block.cast_signed(),
+            run.stride.cast_signed(),
+            run.count.cast_signed(),
+        ]);
     }
 }
 

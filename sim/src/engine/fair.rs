@@ -60,7 +60,9 @@ impl Sharing {
         self.full.resize(links, false);
         self.rising.clear();
         self.rising.resize(links, 0);
-        self.crossed.iter().for_each(|&link| self.rising[link as usize] += 1);
+        for &link in &self.crossed {
+            self.rising[link as usize] += 1;
+        }
         self.open.clear();
         self.open.extend(0..flows as u32);
     }
@@ -110,7 +112,9 @@ mod tests {
     fn rates(capacities: &[f64], flows: &[(f64, &[u32])]) -> Vec<f64> {
         let mut sharing = Sharing::default();
         sharing.reset(capacities.iter().copied());
-        flows.iter().for_each(|(limit, links)| sharing.add_flow(*limit, links.iter().copied()));
+        for (limit, links) in flows {
+            sharing.add_flow(*limit, links.iter().copied());
+        }
         sharing.fill().to_vec()
     }
 

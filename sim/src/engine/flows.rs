@@ -67,7 +67,7 @@ pub(super) struct Transfer {
 pub(super) struct Flows {
     paths: Paths,
     transport: Transport,
-    flows: Vec<Flow>,
+    slots: Vec<Flow>,
     free: Vec<u32>,
     links: Vec<LinkUse>,
     dirty: Vec<LinkId>,
@@ -97,7 +97,7 @@ impl Flows {
         Self {
             paths,
             transport: Transport::CopyEngine,
-            flows: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             links,
             dirty: Vec::new(),
@@ -110,7 +110,7 @@ impl Flows {
     pub fn reset(&mut self, transport: Transport) {
         self.paths.prepare(transport);
         self.transport = transport;
-        self.flows.clear();
+        self.slots.clear();
         self.free.clear();
         self.dirty.clear();
         self.epoch = 0;
@@ -121,7 +121,7 @@ impl Flows {
     }
 
     pub fn get(&self, flow: u32) -> &Flow {
-        &self.flows[flow as usize]
+        &self.slots[flow as usize]
     }
 
     /// Starts a transfer now. `event` makes the queue's event of a flow.
@@ -158,17 +158,17 @@ impl Flows {
 
     fn insert(&mut self, flow: Flow) -> u32 {
         if let Some(slot) = self.free.pop() {
-            self.flows[slot as usize] = flow;
+            self.slots[slot as usize] = flow;
             slot
         } else {
-            self.flows.push(flow);
-            self.flows.len() as u32 - 1
+            self.slots.push(flow);
+            self.slots.len() as u32 - 1
         }
     }
 
     /// Takes the event of `slot` at time `now`; true if the transfer has ended with it, and its slot is free again.
     pub fn take_event(&mut self, slot: u32, now: u64) -> bool {
-        let flow = &mut self.flows[slot as usize];
+        let flow = &mut self.slots[slot as usize];
         match flow.state {
             State::Latent if flow.active_at == now => {
                 flow.state = State::Scheduled;
@@ -187,7 +187,7 @@ impl Flows {
     }
 
     fn leave(&mut self, slot: u32) {
-        for &link in self.paths.links(self.flows[slot as usize].path) {
+        for &link in self.paths.links(self.slots[slot as usize].path) {
             let members = &mut self.links[link as usize].members;
             if let Some(i) = members.iter().position(|&m| m == slot) {
                 members.swap_remove(i);
@@ -225,7 +225,7 @@ impl Flows {
             next += 1;
             for i in 0..self.links[link].members.len() {
                 let slot = self.links[link].members[i];
-                let flow = &mut self.flows[slot as usize];
+                let flow = &mut self.slots[slot as usize];
                 if flow.mark == self.epoch {
                     continue;
                 }
@@ -241,7 +241,7 @@ impl Flows {
             }
         }
         links.sort_unstable();
-        flows.sort_unstable_by_key(|&slot| self.flows[slot as usize].message);
+        flows.sort_unstable_by_key(|&slot| self.slots[slot as usize].message);
     }
 
     /// Shares the collected links among the collected flows that move.
@@ -253,7 +253,7 @@ impl Flows {
             self.links[link as usize].local = local as u32;
         }
         flows.retain(|&slot| {
-            let flow = &mut self.flows[slot as usize];
+            let flow = &mut self.slots[slot as usize];
             if flow.state == State::Scheduled && flow.active_at > queue.now() {
                 flow.state = State::Latent;
                 flow.end = NEVER;
@@ -266,7 +266,7 @@ impl Flows {
             flow.state == State::Scheduled
         });
         for (&slot, &rate) in flows.iter().zip(sharing.fill()) {
-            let flow = &mut self.flows[slot as usize];
+            let flow = &mut self.slots[slot as usize];
             if flow.end == NEVER || flow.rate != rate {
                 flow.go_on_at(rate, queue.now());
                 queue.push(flow.end, event(slot));

@@ -24,7 +24,7 @@ pub(super) struct Paths {
     ranks: u32,
     /// By transport, then by `from * ranks + to`; empty until the transport is used.
     index: [Vec<u32>; 2],
-    paths: Vec<Path>,
+    known: Vec<Path>,
     links: Vec<LinkId>,
 }
 
@@ -32,7 +32,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 impl Paths {
     pub fn new(topology: Topology, ranks: u32) -> Self {
-        Self { topology, ranks, index: [Vec::new(), Vec::new()], paths: Vec::new(), links: Vec::new() }
+        Self { topology, ranks, index: [Vec::new(), Vec::new()], known: Vec::new(), links: Vec::new() }
     }
 
     pub fn topology(&self) -> &Topology {
@@ -64,7 +64,7 @@ impl Paths {
         let capacities = self.topology.capacities();
         let links = &self.links[first as usize..];
         let narrowest = links.iter().map(|&l| capacities[l as usize].0).fold(f64::INFINITY, f64::min);
-        self.paths.push(Path {
+        self.known.push(Path {
             first,
             count: links.len() as u32,
             latency: reach.latency.0,
@@ -72,21 +72,21 @@ impl Paths {
             idle_rate: reach.bandwidth.0.min(narrowest),
             last: (Bytes(0), SimTime::ZERO),
         });
-        self.paths.len() as u32 - 1
+        self.known.len() as u32 - 1
     }
 
     pub fn get(&self, path: u32) -> &Path {
-        &self.paths[path as usize]
+        &self.known[path as usize]
     }
 
     pub fn links(&self, path: u32) -> &[LinkId] {
-        let Path { first, count, .. } = self.paths[path as usize];
+        let Path { first, count, .. } = self.known[path as usize];
         &self.links[first as usize..(first + count) as usize]
     }
 
     /// Time that `bytes` take on an idle route, latency aside.
     pub fn idle_time(&mut self, path: u32, bytes: Bytes) -> SimTime {
-        let path = &mut self.paths[path as usize];
+        let path = &mut self.known[path as usize];
         if path.last.0 != bytes {
             path.last = (bytes, bytes / BytesPerSec(path.idle_rate));
         }

@@ -65,7 +65,7 @@ impl Wait {
 /// All tasks of a plan.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tasks {
-    tasks: Vec<Task>,
+    all: Vec<Task>,
     waits: Vec<Wait>,
     /// For each lane, [`STRIDE`] lanes a rank, its tasks `[from, to)`.
     lanes: Vec<(u32, u32)>,
@@ -76,7 +76,7 @@ pub(super) struct Tasks {
 impl Tasks {
     /// The tasks by index.
     pub fn get(&self, task: u32) -> &Task {
-        &self.tasks[task as usize]
+        &self.all[task as usize]
     }
 
     /// The waits of a task.
@@ -94,7 +94,7 @@ impl Tasks {
     /// # Errors
     /// A kernel that the cluster lacks, or a plan that contradicts itself.
     pub fn load(&mut self, plan: &Plan, costs: &mut Costs, host: &Host) -> Result<(), SimError> {
-        self.tasks.clear();
+        self.all.clear();
         self.waits.clear();
         self.lanes.clear();
         if plan.op_count() >= MOST_TASKS {
@@ -123,20 +123,18 @@ impl Tasks {
             self.places.push(*count);
             *count += 1;
         }
-        let mut from = self.tasks.len() as u32;
-        let mut starts = [0; LANES];
-        for lane in 0..STRIDE {
+        let mut from = self.all.len() as u32;
+        let mut starts = [0; STRIDE];
+        for (lane, start) in starts.iter_mut().enumerate() {
             let count = next.get(lane).copied().unwrap_or(0);
-            if lane < LANES {
-                starts[lane] = from;
-            }
+            *start = from;
             self.lanes.push((from, from + count));
             from += count;
         }
         for (place, op) in self.places.iter_mut().zip(&program.ops) {
             *place += starts[usize::from(op.lane.0)];
         }
-        self.tasks.resize(from as usize, BLANK);
+        self.all.resize(from as usize, BLANK);
         Ok(())
     }
 
@@ -155,7 +153,7 @@ impl Tasks {
             let (place, lane) = (self.places[i], usize::from(op.lane.0));
             if joins {
                 // Groups are neighbours on their lane.
-                self.tasks[place as usize - 1].joined = true;
+                self.all[place as usize - 1].joined = true;
             }
             let wait_from = self.waits.len() as u32;
             for (other, &awaited) in op.waits.iter().enumerate().filter(|(_, w)| **w != NO_OP) {
@@ -170,7 +168,7 @@ impl Tasks {
             if kind == TaskKind::Transfer && work >= prices.plan.messages.len() as u64 {
                 return Err(malformed("carries a message that does not exist"));
             }
-            self.tasks[place as usize] = Task {
+            self.all[place as usize] = Task {
                 launched: launches.clock.0,
                 work,
                 wait_from,
@@ -238,7 +236,7 @@ impl<'a> Launches<'a> {
             (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) => self.host.nccl_launch,
             _ => self.host.kernel_launch,
         };
-        self.clock = self.clock + cost;
+        self.clock += cost;
         joins
     }
 }

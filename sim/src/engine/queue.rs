@@ -159,7 +159,9 @@ mod tests {
         let events: Vec<(u64, u32)> = (0..200).map(|i| (u64::from(i % 4) * 1000, i)).collect();
         let order = |seed, queue: &mut Queue| {
             queue.reset(seed);
-            events.iter().for_each(|&(time, event)| queue.push(time, event));
+            for &(time, event) in &events {
+                queue.push(time, event);
+            }
             drain(queue)
         };
         let plain = order(None, &mut queue);
