@@ -3,6 +3,8 @@
 pub mod bound;
 pub mod check;
 pub mod config;
+pub mod cost;
+pub mod engine;
 pub mod layout;
 pub mod mask;
 pub mod metrics;
@@ -12,5 +14,6 @@ pub mod schedule;
 pub mod tiles;
 pub mod timeline;
 pub mod tokens;
+pub mod topology;
 pub mod units;
 pub mod work;

@@ -77,7 +77,7 @@ impl SimTime {
     /// A quotient within the rounding error of two `f64` operations of a whole number counts as that number,
     /// so 3 bytes at 3 GB/s take 1000 ps and not 1001. Nothing takes no time at any rate; anything else takes
     /// no time at an infinite rate and [`SimTime::NEVER`] at a rate of zero.
-    fn quotient(amount: f64, rate: f64) -> Self {
+    pub(crate) fn quotient(amount: f64, rate: f64) -> Self {
         if amount <= 0.0 {
             return Self::ZERO;
         }
