@@ -1,8 +1,10 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
+pub mod bound;
 pub mod config;
 pub mod layout;
 pub mod mask;
+pub mod metrics;
 pub mod plan;
 pub mod problem;
 pub mod schedule;
