@@ -1,1 +1,4 @@
-//! placeholder
+//! FlashAttention kernels for any token layout, the typed launch specs in front of them, and the f64 reference they
+//! are held against.
+
+pub mod reference;
