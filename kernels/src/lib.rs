@@ -1,4 +1,7 @@
 //! FlashAttention kernels for any token layout, the typed launch specs in front of them, and the f64 reference they
 //! are held against.
 
+pub mod abi;
 pub mod reference;
+pub mod spec;
+pub mod tiles;
