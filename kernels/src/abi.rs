@@ -120,6 +120,8 @@ pub struct BackwardArgs {
     pub deterministic: i32,
     pub dq_turn: u64,
     pub work_counter: u64,
+    pub error: u64,
+    pub spin_limit: u64,
 }
 
 macro_rules! layout {
@@ -154,7 +156,7 @@ pub fn layout_check() -> String {
         BackwardArgs {
             q, q_stride, q_map, d_o, do_stride, do_map, lse, delta, q_lo, q_hi, segments, segment_count, q_ranges,
             order, batch, q_len, heads, kv_heads, scale, dq, dq_stride, dk, dv, dkv_stride, deterministic, dq_turn,
-            work_counter
+            work_counter, error, spin_limit
         }
     }
     source

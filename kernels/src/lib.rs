@@ -2,6 +2,9 @@
 //! are held against.
 
 pub mod abi;
+pub mod gpu;
 pub mod reference;
+pub mod source;
 pub mod spec;
 pub mod tiles;
+pub mod variant;

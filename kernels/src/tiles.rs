@@ -74,6 +74,27 @@ pub fn query_ranges(mask: Intervals<'_>, tile_q: usize, key_pos: &[i32], tile_kv
     key_pos.chunks(tile_kv).map(range).collect()
 }
 
+/// Widens `ranges` so that the key tiles of every query tile follow one another without a gap.
+///
+/// Deterministic accumulation hands a query tile from key tile to key tile, each of which waits for the one before.
+/// A query tile that spans two far parts of the sequence (two chunks of a window mask, say) would leave out the key
+/// tiles between them; they take part here, fully masked.
+pub fn fill_gaps(ranges: &mut [TileRange]) {
+    let mut before: Option<usize> = None;
+    for tile in 0..ranges.len() {
+        if ranges[tile].first == ranges[tile].last {
+            continue;
+        }
+        if let Some(before) = before {
+            let (first, last) = (ranges[tile].first, ranges[before].last);
+            if first < last {
+                ranges[before + 1..tile].fill(TileRange { first, full_first: first, full_last: first, last });
+            }
+        }
+        before = Some(tile);
+    }
+}
+
 /// Tiles by falling work, ties by index; `work[t]` is the number of tiles that tile `t` visits.
 pub fn longest_first(work: &[i32]) -> Vec<i32> {
     let mut order: Vec<i32> = (0..).take(work.len()).collect();

@@ -23,6 +23,17 @@ fn brute(
 fn hold(mask: Intervals<'_>, tile_q: usize, pos: &[i32], tile_kv: usize) {
     let keys = key_ranges(mask, tile_q, pos, tile_kv);
     let queries = query_ranges(mask, tile_q, pos, tile_kv);
+    let mut filled = queries.clone();
+    fill_gaps(&mut filled);
+    for tile in 0..i32::try_from(keys.len()).unwrap() {
+        let visits: Vec<bool> =
+            filled.iter().map(|range| (range.first..range.last).contains(&tile)).collect();
+        let turns = visits.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(
+            turns <= 2 && (turns < 2 || !visits[0]),
+            "query tile {tile} is visited with a gap: {visits:?}"
+        );
+    }
     assert_eq!(keys.len(), mask.lo.len().div_ceil(tile_q));
     assert_eq!(queries.len(), pos.len().div_ceil(tile_kv));
     for range in keys.iter().chain(&queries) {
@@ -75,6 +86,14 @@ fn falling_bounds_are_found_and_empty_rows_ignored() {
     assert_eq!(Intervals { lo: &[0, 9, 1], hi: &[5, 3, 6] }.first_falling(), None);
     assert_eq!(Intervals { lo: &[0, 2, 1], hi: &[5, 5, 6] }.first_falling(), Some(2));
     assert_eq!(Intervals { lo: &[0, 0], hi: &[5, 4] }.first_falling(), Some(1));
+}
+
+#[test]
+fn gaps_are_filled_where_a_query_tile_spans_them() {
+    let range = |first, last| TileRange { first, full_first: first, full_last: first, last };
+    let mut spanned = [range(0, 3), range(0, 0), range(0, 0), range(2, 4), range(0, 0), range(4, 5)];
+    fill_gaps(&mut spanned);
+    assert_eq!(spanned, [range(0, 3), range(2, 3), range(2, 3), range(2, 4), range(0, 0), range(4, 5)]);
 }
 
 #[test]
