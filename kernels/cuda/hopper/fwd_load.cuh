@@ -21,12 +21,12 @@ DEVICE void load_tile(char* destination, const void* map, u64& barrier, int toke
 // kernel runs to its end on whatever shared memory holds, and the host reads the error.
 struct Gate {
     const ForwardArgs& args;
-    u64 seen = 0;         // segments known to be ready, the first 64
+    u32 seen = 0;         // segments known to be ready, of the first 32
     bool failed = false;
 
     DEVICE void pass(int index) {
         const Segment& segment = args.segments[index];
-        const u64 bit = index < 64 ? u64{1} << index : 0;
+        const u32 bit = index < 32 ? 1u << index : 0;
         if (!segment.ready || (seen & bit) || failed) return;
         const u64 start = ptx::global_timer();
         while (static_cast<int>(ptx::load_acquire_system(segment.ready) - segment.ready_value) < 0) {
@@ -47,55 +47,53 @@ struct Producer {
     Shared& shared;
     Gate gate;
     RingPosition<1> q;
-    RingPosition<STAGES> k, v;
-    int head, kv_head, batch;
+    RingPosition<STAGES> k;   // the next key tile; value tiles follow one behind
 
-    DEVICE void load_q(int q_tile) {
+    DEVICE void load_q(const Work& work) {
         wait_barrier(shared.barriers.q_empty, q.phase() ^ 1);
-        load_tile<tile::q_block_bytes>(shared.q, args.q_map, shared.barriers.q_full, q_tile * TILE_Q, head, batch);
+        load_tile<tile::q_block_bytes>(shared.q, args.q_map, shared.barriers.q_full, work.q_tile * TILE_Q, work.head,
+                                       work.batch);
         q.advance();
     }
 
-    DEVICE void load_k(const Segment& segment, int n, TileTag tag) {
-        wait_barrier(shared.barriers.k_empty[k.slot()], k.phase() ^ 1);
-        shared.tags[k.slot()] = tag;
-        u64& full = shared.barriers.k_full[k.slot()];
+    DEVICE void load_kv(const Work& work, const void* map, char* destination, u64& full, int n) {
         if (gate.failed) arrive_barrier(full);
-        else load_tile<tile::kv_block_bytes>(shared.k[k.slot()], segment.k_map, full, n * TILE_KV, kv_head, batch);
+        else load_tile<tile::kv_block_bytes>(destination, map, full, n * TILE_KV, work.kv_head, work.batch);
+    }
+
+    DEVICE void load_k(const Work& work, const TileTag& tag, int n) {
+        const u32 slot = k.slot();
+        wait_barrier(shared.barriers.k_empty[slot], k.phase() ^ 1);
+        shared.tags[slot] = tag;
+        load_kv(work, args.segments[tag.segment].k_map, shared.k[slot], shared.barriers.k_full[slot], n);
         k.advance();
     }
 
-    DEVICE void load_v(const void* map, int n) {
-        wait_barrier(shared.barriers.v_empty[v.slot()], v.phase() ^ 1);
-        u64& full = shared.barriers.v_full[v.slot()];
-        if (gate.failed) arrive_barrier(full);
-        else load_tile<tile::kv_block_bytes>(shared.v[v.slot()], map, full, n * TILE_KV, kv_head, batch);
-        v.advance();
+    DEVICE void load_v(const Work& work, RingPosition<STAGES> v, int segment, int n) {
+        const u32 slot = v.slot();
+        wait_barrier(shared.barriers.v_empty[slot], v.phase() ^ 1);
+        load_kv(work, args.segments[segment].v_map, shared.v[slot], shared.barriers.v_full[slot], n);
     }
 
     // Key tiles run from the last to the first; the values of a tile follow the keys of the next.
     DEVICE void load_item(const Work& work) {
-        head = work.head;
-        kv_head = work.head / (args.heads / args.kv_heads);
-        batch = work.batch;
-        if (work.tiles > 0) load_q(work.q_tile);
-        const void* pending_map = nullptr;
-        int pending = 0;
+        if (work.tiles == 0) return;
+        load_q(work);
+        int pending = -1, pending_segment = 0;
         for (int s = work.segment_first; s < work.segment_last; ++s) {
-            const Segment& segment = args.segments[s];
-            const TileRange range = segment.ranges[work.q_tile];
+            const TileRange range = args.segments[s].ranges[work.q_tile];
             if (range.first >= range.last) continue;
             gate.pass(s);
-            const int full_last = min(range.full_last, segment.len / TILE_KV);
+            const int full_last = min(range.full_last, args.segments[s].len / TILE_KV);
             for (int n = range.last - 1; n >= range.first; --n) {
                 const bool full = n >= range.full_first && n < full_last;
-                load_k(segment, n, {full ? -1 : n, s});
-                if (pending_map) load_v(pending_map, pending);
-                pending_map = segment.v_map;
+                load_k(work, {full ? -1 : n, s}, n);
+                if (pending >= 0) load_v(work, k.before().before(), pending_segment, pending);
                 pending = n;
+                pending_segment = s;
             }
         }
-        if (pending_map) load_v(pending_map, pending);
+        load_v(work, k.before(), pending_segment, pending);
     }
 };
 

@@ -12,15 +12,42 @@ constexpr int score_registers = TILE_KV / 2;
 constexpr int output_registers = HEAD_DIM / 2;
 constexpr int first_turn_barrier = 1;  // named barrier of consumer 0's turn; the others follow
 
-DEVICE void multiply_queries_keys(float (&scores)[score_registers], u64 q, u64 k) {
+constexpr int query_registers = tile::queries_in_registers ? HEAD_DIM / 4 : 1;
+
+// This warpgroup's queries, in shared memory or, which halves the shared memory the first product reads, in registers.
+struct Queries {
+    u32 address;
+    u32 fragments[query_registers];
+
+    DEVICE void load() {
+        if (!tile::queries_in_registers) return;
+        const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
 #pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; ++step) {
-        const int inside = step % 4 * 2;
-        wgmma::Multiply<TILE_KV>::shared_shared<0, 0>(scores, q + inside + step / 4 * (tile::q_block_bytes >> 4),
-                                                      k + inside + step / 4 * (tile::kv_block_bytes >> 4), step > 0);
+        for (int step = 0; step < query_registers / 4; ++step) {
+            const int chunk = step % 4 * 2 + lane / 16;
+            const u32 source = address + step / 4 * tile::q_block_bytes + row * tile::row_bytes + (chunk ^ row % 8) * 16;
+            u32* f = fragments + 4 * step;
+            ptx::load_matrix_x4(source, f[0], f[1], f[2], f[3]);
+        }
     }
-    wgmma::commit();
-}
+
+    DEVICE void multiply_keys(float (&scores)[score_registers], u64 k) const {
+        const u64 q = wgmma::descriptor_k_major(address);
+#pragma unroll
+        for (int step = 0; step < HEAD_DIM / 16; ++step) {
+            const int inside = step % 4 * 2;
+            const u64 keys = k + inside + step / 4 * (tile::kv_block_bytes >> 4);
+            if constexpr (tile::queries_in_registers) {
+                const u32* f = fragments + 4 * step;
+                wgmma::Multiply<TILE_KV>::template register_shared<0>(scores, f[0], f[1], f[2], f[3], keys, step > 0);
+            } else {
+                wgmma::Multiply<TILE_KV>::template shared_shared<0, 0>(
+                    scores, q + inside + step / 4 * (tile::q_block_bytes >> 4), keys, step > 0);
+            }
+        }
+        wgmma::commit();
+    }
+};
 
 DEVICE void multiply_probabilities_values(float (&o)[output_registers], const u32 (&p)[TILE_KV / 4], u64 v) {
 #pragma unroll
@@ -35,6 +62,7 @@ struct Consumer {
     const ForwardArgs& args;
     Shared& shared;
     int group;
+    Queries queries;
     RingPosition<1> q;
     RingPosition<STAGES> k;   // the next key tile; the value tile in use is always the one before
 
@@ -59,10 +87,8 @@ struct Consumer {
     }
 
     DEVICE void multiply_keys(float (&scores)[score_registers]) {
-        const u32 queries = ptx::shared_address(shared.q) + group * 64 * tile::row_bytes;
         wgmma::fence();
-        multiply_queries_keys(scores, wgmma::descriptor_k_major(queries),
-                              wgmma::descriptor_k_major(ptx::shared_address(shared.k[k.slot()])));
+        queries.multiply_keys(scores, wgmma::descriptor_k_major(ptx::shared_address(shared.k[k.slot()])));
     }
 
     DEVICE void multiply_values(float (&o)[output_registers], const u32 (&p)[TILE_KV / 4]) {
@@ -125,16 +151,18 @@ struct Consumer {
         u32 p[TILE_KV / 4];
         wait_barrier(shared.barriers.q_full, q.phase());
         q.advance();
+        queries.load();
+        if (tile::queries_in_registers) release(shared.barriers.q_empty);
         int left = work.tiles - 1;
         first_tile(work, scores, p, o, state);
         for (; left > 0; --left) next_tile(work, scores, p, o, state);
-        release(shared.barriers.q_empty);
+        if (!tile::queries_in_registers) release(shared.barriers.q_empty);
         last_values(p, o);
     }
 };
 
 DEVICE void run(const ForwardArgs& args, Shared& shared, int group) {
-    Consumer consumer{args, shared, group};
+    Consumer consumer{args, shared, group, {ptx::shared_address(shared.q) + group * 64 * tile::row_bytes}};
     schedule::Reader reader{shared};
     if (group == tile::consumers - 1) consumer.pass_turn();
     while (true) {

@@ -20,13 +20,13 @@ DEVICE int count_tiles(const ForwardArgs& args, int q_tile, int segment_first, i
 // Items go section by section of head_section heads; in a section the longest query tiles of all its heads come first.
 DEVICE void locate(const ForwardArgs& args, int item, Work& work) {
     const int tiles = query_tiles(args);
-    const int section = item / (args.head_section * tiles);
-    const int section_start = section * args.head_section;
+    const int section_start = item / (args.head_section * tiles) * args.head_section;
     const int heads = min(args.head_section, args.heads * args.batch - section_start);
     const int rest = item - section_start * tiles;
     const int head = section_start + rest % heads;
     work.q_tile = args.order[rest / heads];
     work.head = head % args.heads;
+    work.kv_head = work.head / (args.heads / args.kv_heads);
     work.batch = head / args.heads;
 }
 
@@ -34,9 +34,12 @@ struct Publisher {
     Shared& shared;
     RingPosition<work_slots> position;
 
-    DEVICE void publish(const Work& work) {
+    DEVICE Work& wait_slot() {
         wait_barrier(shared.barriers.work_empty[position.slot()], position.phase() ^ 1);
-        shared.work[position.slot()] = work;
+        return shared.work[position.slot()];
+    }
+
+    DEVICE void publish() {
         arrive_barrier(shared.barriers.work_full[position.slot()]);
         position.advance();
     }
@@ -44,16 +47,18 @@ struct Publisher {
 
 // One item over segments [first, last). An item that changes nothing is not published.
 DEVICE void offer(const ForwardArgs& args, Publisher& publisher, int item, int first, int last) {
-    Work work;
+    Work& work = publisher.wait_slot();
     locate(args, item, work);
+    const int tiles = count_tiles(args, work.q_tile, first, last);
+    const bool load_state = args.carry_in || first > 0;
+    const bool finish = last == args.segment_count && (args.o || args.lse);
     work.segment_first = first;
     work.segment_last = last;
-    work.tiles = count_tiles(args, work.q_tile, first, last);
-    work.load_state = args.carry_in || first > 0;
+    work.tiles = tiles;
+    work.load_state = load_state;
     work.store_state = args.carry_out || last < args.segment_count;
-    work.finish = last == args.segment_count && (args.o || args.lse);
-    if (work.tiles == 0 && work.load_state && !work.finish) return;
-    publisher.publish(work);
+    work.finish = finish;
+    if (tiles > 0 || finish || !load_state) publisher.publish();
 }
 
 // Whoever is free takes the next item.
@@ -83,9 +88,8 @@ DEVICE void run(const ForwardArgs& args, Shared& shared) {
     const int items = query_tiles(args) * args.heads * args.batch;
     if (args.segment_major) segment_major(args, publisher, items);
     else item_major(args, publisher, items);
-    Work end = {};
-    end.q_tile = -1;
-    publisher.publish(end);
+    publisher.wait_slot().q_tile = -1;
+    publisher.publish();
 }
 
 // The reader's side, the same in the producer and the consumers. Read fields where they are needed: they cost a load

@@ -22,6 +22,12 @@ constexpr int consumer_warps = 4 * consumers;
 constexpr int producer_registers = consumers == 3 ? 32 : 40;
 constexpr int consumer_registers = consumers == 3 ? 160 : 232;
 
+#ifdef QUERIES_IN_REGISTERS
+constexpr bool queries_in_registers = true;
+#else
+constexpr bool queries_in_registers = false;
+#endif
+
 constexpr int row_bytes = 128;              // 64 elements: the span of the 128-byte swizzle
 constexpr int column_blocks = HEAD_DIM / 64;
 constexpr int q_block_bytes = TILE_Q * row_bytes;
@@ -43,7 +49,7 @@ struct TileTag {
 // One unit of work, from the scheduler to the producer and the consumers.
 struct Work {
     int q_tile;   // -1: no more work
-    int head, batch;
+    int head, kv_head, batch;
     int tiles;    // key tiles over the segments; may be 0
     int segment_first, segment_last;
     int load_state, store_state, finish;

@@ -143,6 +143,12 @@ DEVICE u32 pack_16bit(float low, float high) {
     return packed;
 }
 
+// Four 8x8 matrices of 16-bit elements from shared memory; `row` is this lane's row address.
+DEVICE void load_matrix_x4(u32 row, u32& a, u32& b, u32& c, u32& d) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+                 : "r"(row) : "memory");
+}
+
 // Four 8x8 matrices of 16-bit elements from registers to shared memory; `row` is this lane's row address.
 DEVICE void store_matrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
