@@ -66,5 +66,6 @@ struct BackwardArgs {
     float* dq; Strides dq_stride; float* dk; float* dv; Strides dkv_stride;
     int deterministic;               // 1: dq contributions are added in key-tile order
     int* dq_turn;                    // [batch][heads][q tiles], zeroed: whose turn it is in deterministic mode
-    int* work_counter;
+    int* work_counter;               // zeroed before launch
+    int* error; u64 spin_limit;      // as in ForwardArgs
 };
