@@ -1,0 +1,155 @@
+// The consumers: warpgroups of 64 query rows each. While one warpgroup's tensor work runs, the others do their softmax;
+// inside a warpgroup the softmax of a tile overlaps with the product with the values of the tile before.
+#pragma once
+
+#include "fwd_epilogue.cuh"
+#include "fwd_mask.cuh"
+#include "fwd_schedule.cuh"
+
+namespace mainloop {
+
+constexpr int score_registers = TILE_KV / 2;
+constexpr int output_registers = HEAD_DIM / 2;
+constexpr int first_turn_barrier = 1;  // named barrier of consumer 0's turn; the others follow
+
+DEVICE void multiply_queries_keys(float (&scores)[score_registers], u64 q, u64 k) {
+#pragma unroll
+    for (int step = 0; step < HEAD_DIM / 16; ++step) {
+        const int inside = step % 4 * 2;
+        wgmma::Multiply<TILE_KV>::shared_shared<0, 0>(scores, q + inside + step / 4 * (tile::q_block_bytes >> 4),
+                                                      k + inside + step / 4 * (tile::kv_block_bytes >> 4), step > 0);
+    }
+    wgmma::commit();
+}
+
+DEVICE void multiply_probabilities_values(float (&o)[output_registers], const u32 (&p)[TILE_KV / 4], u64 v) {
+#pragma unroll
+    for (int step = 0; step < TILE_KV / 16; ++step) {
+        wgmma::Multiply<HEAD_DIM>::register_shared<1>(o, p[4 * step], p[4 * step + 1], p[4 * step + 2],
+                                                      p[4 * step + 3], v + step * (16 * tile::row_bytes >> 4), 1);
+    }
+    wgmma::commit();
+}
+
+struct Consumer {
+    const ForwardArgs& args;
+    Shared& shared;
+    int group;
+    RingPosition<1> q;
+    RingPosition<STAGES> k;   // the next key tile; the value tile in use is always the one before
+
+    DEVICE int lane() const { return threadIdx.x % 32; }
+    DEVICE int row(const Work& work) const {
+        return work.q_tile * TILE_Q + group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
+    }
+
+    DEVICE void release(u64& barrier) {
+        __syncwarp();
+        if (lane() == 0) arrive_barrier(barrier);
+    }
+
+    DEVICE void take_turn() { ptx::named_sync(first_turn_barrier + group, 256); }
+    DEVICE void pass_turn() {
+        ptx::named_arrive(first_turn_barrier + (group + 1 == tile::consumers ? 0 : group + 1), 256);
+    }
+
+    DEVICE TileTag wait_keys() {
+        wait_barrier(shared.barriers.k_full[k.slot()], k.phase());
+        return shared.tags[k.slot()];
+    }
+
+    DEVICE void multiply_keys(float (&scores)[score_registers]) {
+        const u32 queries = ptx::shared_address(shared.q) + group * 64 * tile::row_bytes;
+        wgmma::fence();
+        multiply_queries_keys(scores, wgmma::descriptor_k_major(queries),
+                              wgmma::descriptor_k_major(ptx::shared_address(shared.k[k.slot()])));
+    }
+
+    DEVICE void multiply_values(float (&o)[output_registers], const u32 (&p)[TILE_KV / 4]) {
+        const RingPosition<STAGES> v = k.before();
+        wait_barrier(shared.barriers.v_full[v.slot()], v.phase());
+        wgmma::fence();
+        multiply_probabilities_values(
+            o, p, wgmma::descriptor_mn_major(ptx::shared_address(shared.v[v.slot()]), tile::kv_block_bytes));
+    }
+
+    DEVICE void first_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
+                           float (&o)[output_registers], softmax::State& state) {
+        const TileTag tag = wait_keys();
+        multiply_keys(scores);
+        mask::Columns columns;
+        if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
+        wgmma::wait<0>();
+        wgmma::pin(scores);
+        release(shared.barriers.k_empty[k.slot()]);
+        k.advance();
+        if (tag.index >= 0) mask::apply(scores, columns);
+        float rescale[2];
+        if (softmax::update(scores, state, args.scale * softmax::log2_e, rescale)) softmax::multiply_rows(o, rescale);
+        softmax::pack(scores, p);
+    }
+
+    DEVICE void next_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
+                          float (&o)[output_registers], softmax::State& state) {
+        const TileTag tag = wait_keys();
+        take_turn();
+        multiply_keys(scores);
+        multiply_values(o, p);
+        pass_turn();
+        mask::Columns columns;
+        if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
+        wgmma::wait<1>();
+        wgmma::pin(scores);
+        release(shared.barriers.k_empty[k.slot()]);
+        if (tag.index >= 0) mask::apply(scores, columns);
+        float rescale[2];
+        const bool moved = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        wgmma::wait<0>();
+        wgmma::pin(o);
+        wgmma::pin(p);
+        release(shared.barriers.v_empty[k.before().slot()]);
+        k.advance();
+        if (moved) softmax::multiply_rows(o, rescale);
+        softmax::pack(scores, p);
+    }
+
+    DEVICE void last_values(const u32 (&p)[TILE_KV / 4], float (&o)[output_registers]) {
+        multiply_values(o, p);
+        wgmma::wait<0>();
+        wgmma::pin(o);
+        release(shared.barriers.v_empty[k.before().slot()]);
+    }
+
+    DEVICE void attend(const Work& work, float (&o)[output_registers], softmax::State& state) {
+        float scores[score_registers];
+        u32 p[TILE_KV / 4];
+        wait_barrier(shared.barriers.q_full, q.phase());
+        q.advance();
+        int left = work.tiles - 1;
+        first_tile(work, scores, p, o, state);
+        for (; left > 0; --left) next_tile(work, scores, p, o, state);
+        release(shared.barriers.q_empty);
+        last_values(p, o);
+    }
+};
+
+DEVICE void run(const ForwardArgs& args, Shared& shared, int group) {
+    Consumer consumer{args, shared, group};
+    schedule::Reader reader{shared};
+    if (group == tile::consumers - 1) consumer.pass_turn();
+    while (true) {
+        const Work& work = reader.read();
+        if (work.q_tile < 0) break;
+        float o[output_registers];
+        softmax::State state;
+        if (work.load_state) epilogue::load_state(args, work, consumer.row(work), o, state);
+        else epilogue::clear(o, state);
+        if (work.tiles > 0) consumer.attend(work, o, state);
+        epilogue::store(args, work, consumer.row(work), o, state);
+        __syncwarp();
+        if (consumer.lane() == 0) reader.release();
+        else reader.position.advance();
+    }
+}
+
+}  // namespace mainloop
