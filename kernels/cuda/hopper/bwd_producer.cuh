@@ -98,8 +98,9 @@ template <int D> struct StatsLoader {
             ptx::mbarrier_wait(ptx::shared_address(&pipe.full), slots.parity());
             const Item& item = shared.items[slots.stage()];
             if (item.tile < 0) return;
-            for (int head = item.head; head < item.head + item.heads; ++head)
-                for (int tile = item.queries.first; tile < item.queries.last; ++tile) load(item.batch * args.heads + head, tile);
+            for (int head = 0; head < item.heads; ++head)
+#pragma unroll 1
+                for (int tile = item.queries.first; tile < item.queries.last; ++tile) load(item.batch * args.heads + item.head + head, tile);
             __syncwarp();
             if (thread % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
             ++slots.uses;
@@ -110,16 +111,12 @@ template <int D> struct StatsLoader {
         constexpr int each = T::q / stats_threads;
         constexpr float log2e = 1.4426950408889634f;
         float lse[each], delta[each];
-        int lo[each], hi[each];
 #pragma unroll
         for (int i = 0; i < each; ++i) {
             const int query = tile * T::q + thread + i * stats_threads;
-            const bool inside = query < args.q_len;
             const i64 at = i64{row_of_heads} * args.q_len + query;
-            lse[i] = inside ? args.lse[at] * log2e : -infinity();
-            delta[i] = inside ? args.delta[at] : 0.0f;
-            lo[i] = inside ? args.q_lo[query] : 1;
-            hi[i] = inside ? args.q_hi[query] : 0;
+            lse[i] = query < args.q_len ? args.lse[at] * log2e : -infinity();
+            delta[i] = query < args.q_len ? args.delta[at] : 0.0f;
         }
         Pipeline& q_pipe = shared.q_pipe[ring.stage()];
         Pipeline& do_pipe = shared.do_pipe[ring.stage()];
@@ -128,12 +125,12 @@ template <int D> struct StatsLoader {
         ptx::mbarrier_wait(ptx::shared_address(&do_pipe.empty), ring.parity() ^ 1);
 #pragma unroll
         for (int i = 0; i < each; ++i) {
-            const int at = thread + i * stats_threads;
+            const int at = thread + i * stats_threads, query = min(tile * T::q + at, args.q_len - 1);
             const bool attends = lse[i] != -infinity();
             stats.lse[at] = attends ? lse[i] : infinity();
             stats.delta[at] = attends ? delta[i] : 0.0f;
-            stats.lo[at] = lo[i];
-            stats.hi[at] = hi[i];
+            stats.lo[at] = args.q_lo[query];
+            stats.hi[at] = args.q_hi[query];
         }
         ptx::mbarrier_arrive(ptx::shared_address(&q_pipe.full));
         ptx::mbarrier_arrive(ptx::shared_address(&do_pipe.full));

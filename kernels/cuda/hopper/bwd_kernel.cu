@@ -45,9 +45,8 @@ template <int D> DEVICE void backward(const BackwardArgs& args) {
 
 }  // namespace bwd
 
-extern "C" __global__ void __launch_bounds__(bwd::threads, 1) attention_backward_d64(const __grid_constant__ BackwardArgs args) {
-    bwd::backward<64>(args);
-}
-extern "C" __global__ void __launch_bounds__(bwd::threads, 1) attention_backward_d128(const __grid_constant__ BackwardArgs args) {
-    bwd::backward<128>(args);
+extern "C" __device__ const int backward_shared_bytes = sizeof(bwd::Shared<HEAD_DIM>);
+
+extern "C" __global__ void __launch_bounds__(bwd::threads, 1) attention_backward(const __grid_constant__ BackwardArgs args) {
+    bwd::backward<HEAD_DIM>(args);
 }
