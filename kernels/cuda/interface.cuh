@@ -75,6 +75,7 @@ struct BackwardArgs {
     int* dq_turn;                    // [batch][heads][q tiles], zeroed: whose turn it is in deterministic mode
     int* work_counter;               // zeroed before launch
     int* error; u64 spin_limit;      // as in ForwardArgs
+    const void* dq_map;              // CUtensorMap of dq, fp32, in device memory (Hopper path)
 };
 
 // delta[batch][heads][q_len] = rowsum(o * do).

@@ -21,30 +21,21 @@ template <int Columns> DEVICE void add_rows(float* base, i64 stride, const float
     }
 }
 
-// Deterministic order of dQ. Each 32-bit word of dq_turn is a pair of 16-bit counters, one per consumer group: 1 + the
-// last key tile whose contribution to that query tile is complete.
-struct Turn {
-    unsigned short* counter;
-    int barrier;
-
-    // Waits for the key tile before this one; `follows` is false where that tile does not touch the query tile.
-    DEVICE void wait(bool follows, int key_tile, int thread) const {
-        if (!follows) return;
-        if (thread == 0) {
-            unsigned short turn;
-            do {
-                asm volatile("ld.acquire.gpu.global.u16 %0, [%1];" : "=h"(turn) : "l"(counter) : "memory");
-            } while (turn != static_cast<unsigned short>(key_tile));
-        }
-        ptx::named_sync(barrier, warpgroup_threads);
+// Writes scale * dq, a 64 x 64 accumulator, as two blocks of 64 rows x 32 columns with a 128-byte
+// swizzle. Odd rows write their 8-column groups in another order, so that the rows of a half-warp meet in no bank.
+DEVICE void stage_dq(float* blocks, const float (&dq)[32], const Lane& lane, float scale) {
+    const int row = lane.lane / 4, quad = lane.lane % 4;
+    const bool odd = row & 1;
+    const u32 at = ptx::shared_address(blocks) + (lane.warp * 16 + row) * 128 + ((quad / 2 ^ row ^ (odd ? 4 : 0)) << 4) + quad % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+        const int block = i / 8, half = i / 4 % 2, pair = i % 4;
+        const int even_group = 4 * block + pair, odd_group = 4 * block + (pair ^ 2);
+        const float x = odd ? dq[4 * odd_group + 2 * half] : dq[4 * even_group + 2 * half];
+        const float y = odd ? dq[4 * odd_group + 2 * half + 1] : dq[4 * even_group + 2 * half + 1];
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"((at ^ pair << 5) + block * dq_block_bytes + half * 1024),
+                     "f"(x * scale), "f"(y * scale) : "memory");
     }
-
-    DEVICE void pass(int key_tile, int thread) const {
-        __threadfence();
-        ptx::named_sync(barrier, warpgroup_threads);
-        if (thread == 0)
-            asm volatile("st.release.gpu.global.u16 [%0], %1;" ::"l"(counter), "h"(static_cast<unsigned short>(key_tile + 1)) : "memory");
-    }
-};
+}
 
 }  // namespace bwd

@@ -16,7 +16,6 @@ template <int D> struct Consumer {
     const Lane lane;
     Ring ring;
     Ring slots;
-    u32 kv_parity = 0;
 
     DEVICE void run() {
         for (;;) {
@@ -24,7 +23,7 @@ template <int D> struct Consumer {
             ptx::mbarrier_wait(ptx::shared_address(&pipe.full), slots.parity());
             const Item& item = shared.items[slots.stage()];
             if (item.tile < 0) return;
-            if (item.queries.first < item.queries.last) process(item);
+            process(item);
             release(pipe);
             ++slots.uses;
         }
@@ -66,21 +65,20 @@ template <int D> struct Consumer {
         const bool tail = (item.tile + 1) * T::kv > args.segments[0].len;
         const float scale_log2 = args.scale * 1.4426950408889634f;
         const int count = (item.queries.last - item.queries.first) * item.heads;
-        int head = item.head, tile = item.queries.first;
+        int tile = item.queries.first;
         float s[T::score_registers], dp[T::score_registers];
         u32 ds16[T::score_registers / 2];
 
-        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), kv_parity);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.uses & 1);
         wait_full(shared.q_pipe[ring.stage()], ring.parity());
         wgmma::pin(dk);
         wgmma::pin(dv);
         wgmma::fence();
         multiply_scores<D>(s, shared.k, shared.q[ring.stage()], lane.group);
         wgmma::commit();
-        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), kv_parity);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.uses & 1);
         wgmma::wait<0>();
         wgmma::pin(s);
-        kv_parity ^= 1;
 
         for (int i = 0; i < count; ++i) {
             const int stage = ring.stage();
@@ -129,34 +127,23 @@ template <int D> struct Consumer {
 
             wgmma::wait<2>();
             wgmma::pin(dq);
-            add_dq(dq, item, head, tile);
+            add_dq(dq);
             wgmma::wait<0>();
             wgmma::pin(s);
             wgmma::pin(dk);
             release(shared.q_pipe[stage]);
-            if (++tile == item.queries.last) { tile = item.queries.first; ++head; }
+            if (++tile == item.queries.last) tile = item.queries.first;
         }
         arrive(shared.kv_empty);
     }
 
-    DEVICE void add_dq(const float (&dq)[32], const Item& item, int head, int tile) const {
-        const int row = tile * T::q + (T::q == 128 ? lane.group * 64 : 0) + lane.row();
-        const int column = (D == 128 ? lane.group * 64 : 0) + lane.column();
-        float* base = args.dq + item.batch * args.dq_stride.batch + head * args.dq_stride.head;
-        if (!args.deterministic) return add_rows<64>(base, args.dq_stride.token, dq, row, args.q_len, column, args.scale);
-        const int query_tiles = (args.q_len + T::q - 1) / T::q, thread = lane.warp * 32 + lane.lane;
-        int* word = args.dq_turn + (i64{item.batch} * args.heads + head) * query_tiles + tile;
-        const Turn turn{reinterpret_cast<unsigned short*>(word) + lane.group, turn_barrier + lane.group};
-        turn.wait(follows(item.tile, tile), item.tile, thread);
-        add_rows<64>(base, args.dq_stride.token, dq, row, args.q_len, column, args.scale);
-        turn.pass(item.tile, thread);
-    }
-
-    // Whether the key tile before this one contributes to the query tile.
-    DEVICE bool follows(int key_tile, int tile) const {
-        if (key_tile == 0) return false;
-        const QueryTileRange before = args.q_ranges[key_tile - 1];
-        return before.first <= tile && tile < before.last;
+    // Hands a tile of dQ to the writer.
+    DEVICE void add_dq(const float (&dq)[32]) {
+        // Used once a stage; the ring has gone on.
+        ptx::mbarrier_wait(ptx::shared_address(&shared.dq_pipe.empty), ring.uses & 1);
+        stage_dq(shared.dq[lane.group][0], dq, lane, args.scale);
+        ptx::fence_async_shared();
+        arrive(shared.dq_pipe.full);
     }
 };
 

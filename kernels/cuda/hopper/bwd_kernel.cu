@@ -2,6 +2,7 @@
 // memory of sizeof(Shared<D>), a persistent grid of at most one CTA an SM.
 #include "bwd_consumer.cuh"
 #include "bwd_producer.cuh"
+#include "bwd_writer.cuh"
 
 namespace bwd {
 
@@ -11,6 +12,8 @@ template <int D> DEVICE void init_barriers(Shared<D>& shared) {
     init(shared.k_full, 1);
     init(shared.v_full, 1);
     init(shared.kv_empty, consumer_warps);
+    init(shared.dq_pipe.full, consumer_warps);
+    init(shared.dq_pipe.empty, 1);
     for (int stage = 0; stage < T::stages; ++stage) {
         for (Pipeline* pipe : {&shared.q_pipe[stage], &shared.do_pipe[stage]}) {
             init(pipe->full, 1 + stats_threads);
@@ -19,7 +22,7 @@ template <int D> DEVICE void init_barriers(Shared<D>& shared) {
     }
     for (Pipeline& pipe : shared.item_pipe) {
         init(pipe.full, 1);
-        init(pipe.empty, consumer_warps + stats_threads / 32);
+        init(pipe.empty, consumer_warps + stats_threads / 32 + 1);
     }
     ptx::mbarrier_init_fence();
 }
@@ -34,9 +37,10 @@ template <int D> DEVICE void backward(const BackwardArgs& args) {
     __syncthreads();
     if (threadIdx.x < warpgroup_threads) {
         ptx::registers_release<24>();
-        const int thread = threadIdx.x, first = 32;
-        if (thread == 0) Loader<D>{args, shared}.run();
-        else if (thread >= first && thread < first + stats_threads) StatsLoader<D>{args, shared, thread - first}.run();
+        const int warp = threadIdx.x / 32;
+        if (threadIdx.x == 0) Loader<D>{args, shared}.run();
+        else if (warp == 1 || warp == 2) StatsLoader<D>{args, shared, static_cast<int>(threadIdx.x) - 32}.run();
+        else if (threadIdx.x == 96) Writer<D>{args, shared}.run();
     } else {
         ptx::registers_claim<240>();
         Consumer<D>{args, shared, Lane::of(threadIdx.x - warpgroup_threads)}.run();

@@ -31,7 +31,6 @@ template <int D> struct Loader {
     Shared<D>& shared;
     Ring ring;
     Ring slots;
-    u32 kv_parity = 0;
 
     DEVICE void run() {
         const Segment& segment = args.segments[0];
@@ -44,7 +43,8 @@ template <int D> struct Loader {
             Pipeline& pipe = shared.item_pipe[slots.stage()];
             Item& item = shared.items[slots.stage()];
             ptx::mbarrier_wait(ptx::shared_address(&pipe.empty), slots.parity() ^ 1);
-            shared.schedule.decode(item, args, atomicAdd(args.work_counter, 1));
+            do shared.schedule.decode(item, args, atomicAdd(args.work_counter, 1));
+            while (item.tile >= 0 && item.queries.first >= item.queries.last);
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.full));
             ++slots.uses;
             if (item.tile < 0) return;
@@ -54,9 +54,8 @@ template <int D> struct Loader {
 
     DEVICE void load_item(const Segment& segment, const Item& item) {
         constexpr u32 kv_bytes = sizeof(Shared<D>::k);
-        if (item.queries.first >= item.queries.last) return;
-        ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), kv_parity ^ 1);
-        kv_parity ^= 1;
+        // K and V are used once an item, as the slots, which have gone on.
+        ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), slots.uses & 1);
         const u32 k_full = ptx::shared_address(&shared.k_full), v_full = ptx::shared_address(&shared.v_full);
         ptx::mbarrier_arrive_expect(k_full, kv_bytes);
         load_tile<D>(ptx::shared_address(shared.k), segment.k_map, k_full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
@@ -83,7 +82,8 @@ template <int D> struct Loader {
     }
 };
 
-// Each thread keeps one or two queries of a tile: it reads ahead, and writes when the stage is free.
+// Fetches what is kept per query. Each thread has one or two queries of a tile: it reads ahead, and writes when the
+// stage is free.
 template <int D> struct StatsLoader {
     using T = Tile<D>;
     const BackwardArgs& args;
@@ -108,33 +108,28 @@ template <int D> struct StatsLoader {
     }
 
     DEVICE void load(int row_of_heads, int tile) {
-        constexpr int each = T::q / stats_threads;
-        constexpr float log2e = 1.4426950408889634f;
-        float lse[each], delta[each];
-#pragma unroll
-        for (int i = 0; i < each; ++i) {
-            const int query = tile * T::q + thread + i * stats_threads;
-            const i64 at = i64{row_of_heads} * args.q_len + query;
-            lse[i] = query < args.q_len ? args.lse[at] * log2e : -infinity();
-            delta[i] = query < args.q_len ? args.delta[at] : 0.0f;
-        }
         Pipeline& q_pipe = shared.q_pipe[ring.stage()];
         Pipeline& do_pipe = shared.do_pipe[ring.stage()];
-        Stats<T::q>& stats = shared.stats[ring.stage()];
-        ptx::mbarrier_wait(ptx::shared_address(&q_pipe.empty), ring.parity() ^ 1);
-        ptx::mbarrier_wait(ptx::shared_address(&do_pipe.empty), ring.parity() ^ 1);
-#pragma unroll
-        for (int i = 0; i < each; ++i) {
-            const int at = thread + i * stats_threads, query = min(tile * T::q + at, args.q_len - 1);
-            const bool attends = lse[i] != -infinity();
-            stats.lse[at] = attends ? lse[i] : infinity();
-            stats.delta[at] = attends ? delta[i] : 0.0f;
-            stats.lo[at] = args.q_lo[query];
-            stats.hi[at] = args.q_hi[query];
-        }
+#pragma unroll 1  // few registers
+        for (int i = thread; i < T::q; i += stats_threads) load_query(i, row_of_heads, tile * T::q + i, q_pipe, do_pipe);
         ptx::mbarrier_arrive(ptx::shared_address(&q_pipe.full));
         ptx::mbarrier_arrive(ptx::shared_address(&do_pipe.full));
         ++ring.uses;
+    }
+
+    DEVICE void load_query(int to, int row_of_heads, int query, Pipeline& q_pipe, Pipeline& do_pipe) {
+        constexpr float log2e = 1.4426950408889634f;
+        const bool inside = query < args.q_len;
+        const u32 at = static_cast<u32>(row_of_heads) * args.q_len + query;
+        const float lse = inside ? args.lse[at] : -infinity(), delta = inside ? args.delta[at] : 0.0f;
+        const bool attends = lse != -infinity();
+        Stats<T::q>& stats = shared.stats[ring.stage()];
+        ptx::mbarrier_wait(ptx::shared_address(&q_pipe.empty), ring.parity() ^ 1);
+        ptx::mbarrier_wait(ptx::shared_address(&do_pipe.empty), ring.parity() ^ 1);
+        stats.lse[to] = attends ? lse * log2e : infinity();
+        stats.delta[to] = attends ? delta : 0.0f;
+        stats.lo[to] = inside ? args.q_lo[query] : 1;
+        stats.hi[to] = inside ? args.q_hi[query] : 0;
     }
 };
 

@@ -1,7 +1,7 @@
 // Tiles, shared memory and work items of the Hopper backward.
 //
-// A CTA owns one tile of keys and walks over the query tiles that see it. Warpgroup 0 loads; warpgroups 1 and 2 own 64
-// keys each. Scores are held transposed, keys x queries, so that P and dS leave the accumulators as A operands.
+// A CTA owns one tile of keys and walks over the query tiles that see it. Warpgroup 0 loads, and adds dQ to global
+// memory; warpgroups 1 and 2 own 64 keys each. Scores are held transposed, keys x queries, so that P and dS leave the accumulators as A operands.
 #pragma once
 
 #include "wgmma.cuh"
@@ -22,7 +22,8 @@ template <int D> struct Tile {
 
 constexpr int warpgroup_threads = 128, consumer_groups = 2, consumer_threads = consumer_groups * warpgroup_threads;
 constexpr int consumer_warps = consumer_threads / 32, threads = consumer_threads + warpgroup_threads;
-constexpr int scores_barrier = 1, turn_barrier = 2;  // named barriers; turn_barrier + group
+constexpr int scores_barrier = 1;                   // named barrier
+constexpr int dq_block_columns = 32, dq_block_bytes = 64 * dq_block_columns * 4, dq_blocks = 2;  // a consumer group
 constexpr int item_slots = 2, stats_threads = 64;
 
 // Per query of a stage. `lse` is in base-2 units and +inf for queries that attend nothing, which makes their P zero.
@@ -77,9 +78,10 @@ template <int D> struct Shared {
     u16 k[T::kv * D], v[T::kv * D];
     u16 q[T::stages][T::q * D], d_o[T::stages][T::q * D];
     u16 ds[2][T::q * T::kv];                   // [64-key half][query][64 keys], for alternate query tiles
+    float dq[consumer_groups][dq_blocks][64 * dq_block_columns];
     Stats<T::q> stats[T::stages];
     u64 k_full, v_full, kv_empty;
-    Pipeline q_pipe[T::stages], do_pipe[T::stages], item_pipe[item_slots];
+    Pipeline q_pipe[T::stages], do_pipe[T::stages], dq_pipe, item_pipe[item_slots];
     Item items[item_slots];
     Schedule schedule;
 };
