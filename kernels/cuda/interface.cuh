@@ -75,4 +75,34 @@ struct BackwardArgs {
     int* dq_turn;                    // [batch][heads][q tiles], zeroed: whose turn it is in deterministic mode
     int* work_counter;               // zeroed before launch
     int* error; u64 spin_limit;      // as in ForwardArgs
+    const void* dq_map;              // CUtensorMap of dq, fp32, in device memory (Hopper path)
+};
+
+// delta[batch][heads][q_len] = rowsum(o * do).
+struct PreprocessArgs {
+    const void* o; Strides o_stride;
+    const void* d_o; Strides do_stride;
+    float* delta;
+    int batch, q_len, heads;
+};
+
+// to = from * scale, fp32 to the 16-bit type; [batch][tokens][heads][D].
+struct ConvertArgs {
+    const float* from; Strides from_stride;
+    void* to; Strides to_stride;
+    int batch, tokens, heads;
+    float scale;
+};
+
+// A forward state, as ForwardArgs carries it.
+struct State { float* o; Strides o_stride; float* m; float* l; };
+
+// a = a merged with b, which saw other keys.
+struct MergeArgs { State a, b; int batch, q_len, heads; };
+
+// The final result of a state, as ForwardArgs writes it.
+struct FinaliseArgs {
+    State state;
+    void* o; Strides o_stride; float* lse;
+    int batch, q_len, heads;
 };

@@ -1,10 +1,10 @@
 //! The kernels' argument layout: `cuda/interface.cuh`, field by field.
 //!
-//! Pointers are device addresses (`u64`, 0 where a pointer is null). Meanings are documented in the header, which the
-//! compile gate holds against these structs by size and offset.
+//! Pointers are device addresses (`u64`, 0 where a pointer is null). Meanings are documented in the header, against
+//! which a test holds these structs by size, name and offset.
 
-use std::fmt::Write as _;
-use std::mem::{offset_of, size_of};
+#[cfg(test)]
+mod tests;
 
 /// Key tiles `[first, last)` of one query tile hold unmasked pairs, `[full_first, full_last)` of them need no mask;
 /// in a backward pass, query tiles of one key tile.
@@ -86,6 +86,8 @@ pub struct ForwardArgs {
     pub error: u64,
     pub spin_limit: u64,
     pub work_counter: u64,
+    pub segment_major: i32,
+    pub head_section: i32,
 }
 
 /// What a backward kernel is launched with.
@@ -122,42 +124,72 @@ pub struct BackwardArgs {
     pub work_counter: u64,
     pub error: u64,
     pub spin_limit: u64,
+    pub dq_map: u64,
 }
 
-macro_rules! layout {
-    ($source:ident, $($type:ident { $($field:ident),* })*) => {$(
-        let _ = writeln!(
-            $source,
-            "static_assert(sizeof({0}) == {1}, \"size of {0}\");",
-            stringify!($type),
-            size_of::<$type>()
-        );
-        $(let _ = writeln!(
-            $source,
-            "static_assert(__builtin_offsetof({0}, {1}) == {2}, \"{0}.{1}\");",
-            stringify!($type),
-            stringify!($field),
-            offset_of!($type, $field)
-        );)*
-    )*};
+/// What the kernel that sums `o * do` over each row is launched with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct PreprocessArgs {
+    pub o: u64,
+    pub o_stride: Strides,
+    pub d_o: u64,
+    pub do_stride: Strides,
+    pub delta: u64,
+    pub batch: i32,
+    pub q_len: i32,
+    pub heads: i32,
 }
 
-/// CUDA source that compiles only if `interface.cuh` has the layout of this module.
-pub fn layout_check() -> String {
-    let mut source = String::from("#include \"interface.cuh\"\n");
-    layout! { source,
-        TileRange { first, full_first, full_last, last }
-        Strides { batch, token, head }
-        Segment { k, v, pos, ranges, ready, ready_value, len, kv, k_map, v_map }
-        ForwardArgs {
-            q, q_stride, q_map, q_lo, q_hi, order, segments, segment_count, batch, q_len, heads, kv_heads, scale,
-            acc_o, acc_stride, acc_m, acc_l, carry_in, carry_out, o, o_stride, lse, error, spin_limit, work_counter
-        }
-        BackwardArgs {
-            q, q_stride, q_map, d_o, do_stride, do_map, lse, delta, q_lo, q_hi, segments, segment_count, q_ranges,
-            order, batch, q_len, heads, kv_heads, scale, dq, dq_stride, dk, dv, dkv_stride, deterministic, dq_turn,
-            work_counter, error, spin_limit
-        }
-    }
-    source
+/// What the kernel that rounds fp32 accumulators is launched with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[allow(missing_docs)]
+pub struct ConvertArgs {
+    pub from: u64,
+    pub from_stride: Strides,
+    pub to: u64,
+    pub to_stride: Strides,
+    pub batch: i32,
+    pub tokens: i32,
+    pub heads: i32,
+    pub scale: f32,
+}
+
+/// An unfinished softmax, as a kernel is handed it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct StateArgs {
+    pub o: u64,
+    pub o_stride: Strides,
+    pub m: u64,
+    pub l: u64,
+}
+
+/// What the kernel that merges two states is launched with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct MergeArgs {
+    pub a: StateArgs,
+    pub b: StateArgs,
+    pub batch: i32,
+    pub q_len: i32,
+    pub heads: i32,
+}
+
+/// What the kernel that finishes a state is launched with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct FinaliseArgs {
+    pub state: StateArgs,
+    pub o: u64,
+    pub o_stride: Strides,
+    pub lse: u64,
+    pub batch: i32,
+    pub q_len: i32,
+    pub heads: i32,
 }

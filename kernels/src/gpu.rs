@@ -10,6 +10,7 @@ mod device;
 mod error;
 mod launch;
 mod pack;
+mod steps;
 mod tensor_map;
 
 pub use buffer::{Buffer, Plain};

@@ -4,8 +4,31 @@ use std::collections::HashSet;
 
 /// Sources by their path below `cuda/`.
 const FILES: &[(&str, &str)] = &[
+    ("common/convert.cu", include_str!("../cuda/common/convert.cu")),
+    ("common/elements.cuh", include_str!("../cuda/common/elements.cuh")),
+    ("common/merge.cu", include_str!("../cuda/common/merge.cu")),
+    ("common/preprocess.cu", include_str!("../cuda/common/preprocess.cu")),
+    ("hopper/bwd_accumulate.cuh", include_str!("../cuda/hopper/bwd_accumulate.cuh")),
+    ("hopper/bwd_consumer.cuh", include_str!("../cuda/hopper/bwd_consumer.cuh")),
+    ("hopper/bwd_kernel.cu", include_str!("../cuda/hopper/bwd_kernel.cu")),
+    ("hopper/bwd_producer.cuh", include_str!("../cuda/hopper/bwd_producer.cuh")),
+    ("hopper/bwd_score.cuh", include_str!("../cuda/hopper/bwd_score.cuh")),
+    ("hopper/bwd_tile.cuh", include_str!("../cuda/hopper/bwd_tile.cuh")),
+    ("hopper/bwd_writer.cuh", include_str!("../cuda/hopper/bwd_writer.cuh")),
+    ("hopper/fwd_epilogue.cuh", include_str!("../cuda/hopper/fwd_epilogue.cuh")),
+    ("hopper/fwd_kernel.cu", include_str!("../cuda/hopper/fwd_kernel.cu")),
+    ("hopper/fwd_load.cuh", include_str!("../cuda/hopper/fwd_load.cuh")),
+    ("hopper/fwd_mainloop.cuh", include_str!("../cuda/hopper/fwd_mainloop.cuh")),
+    ("hopper/fwd_mask.cuh", include_str!("../cuda/hopper/fwd_mask.cuh")),
+    ("hopper/fwd_schedule.cuh", include_str!("../cuda/hopper/fwd_schedule.cuh")),
+    ("hopper/fwd_softmax.cuh", include_str!("../cuda/hopper/fwd_softmax.cuh")),
+    ("hopper/fwd_tile.cuh", include_str!("../cuda/hopper/fwd_tile.cuh")),
+    ("hopper/ptx.cuh", include_str!("../cuda/hopper/ptx.cuh")),
+    ("hopper/wgmma.cuh", include_str!("../cuda/hopper/wgmma.cuh")),
     ("interface.cuh", include_str!("../cuda/interface.cuh")),
+    ("portable/backward.cu", include_str!("../cuda/portable/backward.cu")),
     ("portable/forward.cu", include_str!("../cuda/portable/forward.cu")),
+    ("portable/mma.cuh", include_str!("../cuda/portable/mma.cuh")),
 ];
 
 /// `path` with every `#include "..."` replaced by the file it names, each file once.
@@ -16,13 +39,6 @@ pub fn unit(path: &str) -> Result<String, String> {
     let text = file(path).ok_or_else(|| path.to_owned())?;
     let mut out = String::new();
     inline(path, text, &mut HashSet::from([path.to_owned()]), &mut out)?;
-    Ok(out)
-}
-
-/// As [`unit`], for a text that is not one of the embedded files.
-pub fn unit_of(name: &str, text: &str) -> Result<String, String> {
-    let mut out = String::new();
-    inline(name, text, &mut HashSet::new(), &mut out)?;
     Ok(out)
 }
 
@@ -77,6 +93,12 @@ fn file(path: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use std::path::Path;
+
+    fn unit_of(name: &str, text: &str) -> Result<String, String> {
+        let mut out = String::new();
+        inline(name, text, &mut HashSet::new(), &mut out)?;
+        Ok(out)
+    }
 
     #[test]
     fn includes_are_resolved_once_and_lines_kept() {

@@ -215,6 +215,15 @@ pub struct State {
     pub l: u64,
 }
 
+impl State {
+    /// Refuses addresses and strides that a kernel would read or write wrongly.
+    pub fn validate(&self, dims: Dims) -> Result<(), SpecError> {
+        check_tensor("state.o", self.o, dims.heads, dims.head_dim, 4)?;
+        check_address("state.m", self.m, 4)?;
+        check_address("state.l", self.l, 4)
+    }
+}
+
 /// What a forward launch does with the carried state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Carry {
@@ -233,6 +242,14 @@ pub struct Finished {
     pub o: Tensor,
     /// Device address of the fp32 log-sum-exp, `[batch][heads][q_len]`.
     pub lse: u64,
+}
+
+impl Finished {
+    /// Refuses addresses and strides that a kernel would write wrongly.
+    pub fn validate(&self, dims: Dims) -> Result<(), SpecError> {
+        check_tensor("o", self.o, dims.heads, dims.head_dim, Dtype::BYTES)?;
+        check_address("lse", self.lse, 4)
+    }
 }
 
 /// One attention forward of some queries over some key segments.
@@ -301,16 +318,9 @@ impl ForwardSpec<'_> {
             check_segment(index, segment, self.dims)?;
         }
         check_disjoint(&self.segments)?;
-        if let Some(Finished { o, lse }) = self.output {
-            check_tensor("o", o, heads, self.dims.head_dim, Dtype::BYTES)?;
-            check_address("lse", lse, 4)?;
-        }
+        self.output.map_or(Ok(()), |output| output.validate(self.dims))?;
         match self.carry {
-            Carry { state: Some(State { o, m, l }), .. } => {
-                check_tensor("state.o", o, heads, self.dims.head_dim, 4)?;
-                check_address("state.m", m, 4)?;
-                check_address("state.l", l, 4)?;
-            }
+            Carry { state: Some(state), .. } => state.validate(self.dims)?,
             Carry { read: false, write: false, state: None } => {}
             Carry { state: None, .. } => return Err(SpecError::NoState),
         }
@@ -388,7 +398,7 @@ fn check_disjoint(segments: &[KeySegment<'_>]) -> Result<(), SpecError> {
     }
 }
 
-fn check_size(name: &'static str, value: usize, limit: usize) -> Result<(), SpecError> {
+pub(crate) fn check_size(name: &'static str, value: usize, limit: usize) -> Result<(), SpecError> {
     match value {
         0 => Err(SpecError::Empty(name)),
         _ if value > limit => Err(SpecError::TooLarge { name, value, limit }),
@@ -396,7 +406,7 @@ fn check_size(name: &'static str, value: usize, limit: usize) -> Result<(), Spec
     }
 }
 
-fn check_address(name: &'static str, ptr: u64, align: u64) -> Result<(), SpecError> {
+pub(crate) fn check_address(name: &'static str, ptr: u64, align: u64) -> Result<(), SpecError> {
     match ptr {
         0 => Err(SpecError::Null(name)),
         _ if !ptr.is_multiple_of(align) => Err(SpecError::Misaligned { name, value: i128::from(ptr) }),
@@ -404,7 +414,7 @@ fn check_address(name: &'static str, ptr: u64, align: u64) -> Result<(), SpecErr
     }
 }
 
-fn check_tensor(
+pub(crate) fn check_tensor(
     name: &'static str,
     tensor: Tensor,
     heads: usize,

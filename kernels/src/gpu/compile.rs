@@ -95,13 +95,6 @@ impl Compiler {
         }
         Ok(binary)
     }
-
-    /// Machine code of a text of its own, which may include the embedded sources. Not cached.
-    pub fn text(&self, name: &str, text: &str, architecture: &str) -> Result<Binary, GpuError> {
-        let source = source::unit_of(name, text).map_err(GpuError::Source)?;
-        let options = ["-std=c++17".to_owned(), format!("--gpu-architecture={architecture}")];
-        compile(name, architecture, &source, &options)
-    }
 }
 
 /// Frees the program on every way out.

@@ -2,12 +2,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute_enum as FunctionAttribute};
-use cudarc::driver::{CudaContext, CudaFunction, sys};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, sys};
 use cudarc::nvrtc::Ptx;
 
 use super::error::Doing as _;
 use super::{Cache, Compiler, GpuError};
-use crate::variant::{Capability, Kernel, Path};
+use crate::variant::{Capability, Kernel, Path, SharedMemory, Target};
 
 /// Dynamic shared memory that a kernel gets without asking.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
@@ -17,10 +17,17 @@ const SHARED_BY_DEFAULT: u32 = 48 << 10;
 pub struct Device {
     context: Arc<CudaContext>,
     compiler: Compiler,
-    capability: Capability,
+    target: Target,
     multiprocessors: u32,
-    path: Path,
-    functions: Mutex<HashMap<String, CudaFunction>>,
+    functions: Mutex<HashMap<String, Loaded>>,
+}
+
+/// A kernel on the device.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    pub function: CudaFunction,
+    /// Dynamic shared memory of a CTA.
+    pub shared_bytes: u32,
 }
 
 impl Device {
@@ -44,7 +51,8 @@ impl Device {
             .attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .doing("count the multiprocessors")?
             .unsigned_abs();
-        Ok(Self { context, compiler, capability, multiprocessors, path, functions: Mutex::default() })
+        let target = Target { path, capability };
+        Ok(Self { context, compiler, target, multiprocessors, functions: Mutex::default() })
     }
 
     /// GPUs of this machine; an error where there is no driver.
@@ -81,9 +89,9 @@ impl Device {
         Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
-    /// Its compute capability.
-    pub fn capability(&self) -> Capability {
-        self.capability
+    /// The family of kernels that its launches use, and its compute capability.
+    pub fn target(&self) -> Target {
+        self.target
     }
 
     /// Its multiprocessors.
@@ -91,30 +99,37 @@ impl Device {
         self.multiprocessors
     }
 
-    /// The family of kernels that its launches use.
-    pub fn path(&self) -> Path {
-        self.path
-    }
-
     /// `kernel`, compiled and loaded at its first use.
-    pub(super) fn function(&self, kernel: &Kernel) -> Result<CudaFunction, GpuError> {
+    pub(super) fn function(&self, kernel: &Kernel) -> Result<Loaded, GpuError> {
         let mut functions = self.functions.lock().map_err(|_| GpuError::Poisoned)?;
-        let key = format!("{}:{}", kernel.name, kernel.entry);
-        if let Some(function) = functions.get(&key) {
-            return Ok(function.clone());
+        if let Some(loaded) = functions.get(&kernel.name) {
+            return Ok(loaded.clone());
         }
-        let binary = self.compiler.kernel(kernel, &self.path.architecture(self.capability))?;
+        let binary = self.compiler.kernel(kernel, &self.target.architecture())?;
         let module = self.context.load_module(Ptx::from_binary(binary.cubin)).doing("load a kernel")?;
         let function = module.load_function(kernel.entry).doing("find a kernel's entry")?;
-        if kernel.shared_bytes > SHARED_BY_DEFAULT {
+        let shared_bytes = match kernel.shared {
+            SharedMemory::Bytes(bytes) => bytes,
+            SharedMemory::Symbol(name) => self.integer(&module, name)?,
+        };
+        if shared_bytes > SHARED_BY_DEFAULT {
+            let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             function
-                .set_attribute(
-                    FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                    kernel.shared_bytes.cast_signed(),
-                )
+                .set_attribute(attribute, shared_bytes.cast_signed())
                 .doing("raise a kernel's shared memory")?;
         }
-        functions.insert(key, function.clone());
-        Ok(function)
+        let loaded = Loaded { function, shared_bytes };
+        functions.insert(kernel.name.clone(), loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Value of the integer `name` of a module.
+    fn integer(&self, module: &Arc<CudaModule>, name: &str) -> Result<u32, GpuError> {
+        let stream = self.context.default_stream();
+        let bytes = module.get_global(name, &stream).doing("find a kernel's shared memory size")?;
+        let bytes = stream.clone_dtoh(&bytes).doing("read a kernel's shared memory size")?;
+        let bytes: [u8; 4] =
+            bytes.try_into().map_err(|_| GpuError::Source(format!("{name} as an integer")))?;
+        Ok(u32::from_le_bytes(bytes))
     }
 }

@@ -2,14 +2,15 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg as _};
 
+use super::device::Loaded;
 use super::error::Doing as _;
 use super::pack::Pack;
-use super::tensor_map::{Extent, encode};
+use super::tensor_map::{Element, Mapped, encode};
 use super::{Buffer, Device, GpuError};
 use crate::abi::{BackwardArgs, ForwardArgs, Segment, Strides, TileRange};
-use crate::spec::{BackwardSpec, Dims, ForwardSpec, KeySegment, Tensor};
+use crate::spec::{BackwardSpec, Dims, Dtype, ForwardSpec, KeySegment, Tensor};
 use crate::tiles::{fill_gaps, key_ranges, longest_first, query_ranges};
-use crate::variant::{Kernel, Pass};
+use crate::variant::{Boxes, Density, Grid, Kernel};
 
 /// How long a kernel waits for a segment's ready flag before it gives up.
 pub const READY_LIMIT: Duration = Duration::from_secs(10);
@@ -33,22 +34,21 @@ pub struct Backward {
     args: BackwardArgs,
 }
 
-/// What both kinds share: the function, and the words that are zeroed before every launch.
+/// What both kinds share: the function, its tables, and how many bytes at their start are zeroed before every launch.
 #[derive(Debug)]
 struct Launch {
     kernel: Kernel,
     function: CudaFunction,
     config: LaunchConfig,
     tables: Buffer,
-    /// Byte range of the tables that is zeroed: the counter, the error word and the turns.
-    scratch: (usize, usize),
+    scratch_bytes: usize,
 }
 
 impl Forward {
     /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
     pub fn prepare(device: &Device, spec: &ForwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
-        let kernel = Kernel::attention(Pass::Forward, device.path(), spec.dims.dtype, spec.dims.head_dim);
+        let kernel = Kernel::forward(device.target(), spec.dims.dtype, spec.dims.head_dim, density(spec));
         let (tile_q, tile_kv) = (kernel.tile_q, kernel.tile_kv);
         let ranges: Vec<Vec<TileRange>> = spec
             .segments
@@ -64,11 +64,11 @@ impl Forward {
         let scratch = pack.zeros(SCRATCH_WORDS);
         let (lo, hi) = (pack.push(spec.mask.lo), pack.push(spec.mask.hi));
         let order = pack.push(&longest_first(&work));
-        let q_map =
-            pack.map(&kernel, spec.q, query_extent(spec.dims, spec.q_len()), spec.dims, Side::Query)?;
+        let maps = Maps { boxes: kernel.boxes, dims: spec.dims };
+        let q_map = maps.queries(&mut pack, spec.q, spec.q_len())?;
         let mut rows = Vec::new();
         for (segment, range) in spec.segments.iter().zip(&ranges) {
-            rows.push(pack.segment(&kernel, segment, range, spec.dims)?);
+            rows.push(maps.segment(&mut pack, segment, range)?);
         }
         let (tables, segments) = pack.upload(device.context(), rows)?;
         let at = |offset: usize| tables.ptr() + offset as u64;
@@ -99,9 +99,11 @@ impl Forward {
             error: at(scratch + ERROR),
             spin_limit: READY_LIMIT.as_nanos() as u64,
             work_counter: at(scratch),
+            segment_major: 0,
+            head_section: int(head_section(spec)),
         };
-        let items = tiles * spec.dims.heads * spec.dims.batch;
-        let launch = Launch::new(device, kernel, items, tables, (scratch, SCRATCH_WORDS * 4))?;
+        let grid = [tiles, spec.dims.heads, spec.dims.batch];
+        let launch = Launch::new(device, kernel, grid, tables, SCRATCH_WORDS * 4)?;
         Ok(Self { launch, args })
     }
 
@@ -127,7 +129,7 @@ impl Backward {
     /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
     pub fn prepare(device: &Device, spec: &BackwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
-        let kernel = Kernel::attention(Pass::Backward, device.path(), spec.dims.dtype, spec.dims.head_dim);
+        let kernel = Kernel::backward(device.target(), spec.dims.dtype, spec.dims.head_dim);
         let (tile_q, tile_kv) = (kernel.tile_q, kernel.tile_kv);
         let positions = spec.segment.positions;
         let mut ranges = query_ranges(spec.mask, tile_q, positions, tile_kv);
@@ -145,11 +147,12 @@ impl Backward {
         let scratch = pack.zeros(scratch_words);
         let (lo, hi) = (pack.push(spec.mask.lo), pack.push(spec.mask.hi));
         let (order, q_ranges) = (pack.push(&order), pack.push(&ranges));
-        let extent = query_extent(spec.dims, spec.q_len());
-        let q_map = pack.map(&kernel, spec.q, extent, spec.dims, Side::Query)?;
-        let do_map = pack.map(&kernel, spec.d_o, extent, spec.dims, Side::Query)?;
-        let key = key_ranges(spec.mask, tile_q, positions, tile_kv);
-        let row = pack.segment(&kernel, &spec.segment, &key, spec.dims)?;
+        let maps = Maps { boxes: kernel.boxes, dims: spec.dims };
+        let q_map = maps.queries(&mut pack, spec.q, spec.q_len())?;
+        let do_map = maps.queries(&mut pack, spec.d_o, spec.q_len())?;
+        let dq_map = maps.query_gradient(&mut pack, spec.dq, spec.q_len())?;
+        let row =
+            maps.segment(&mut pack, &spec.segment, &key_ranges(spec.mask, tile_q, positions, tile_kv))?;
         let (tables, segments) = pack.upload(device.context(), vec![row])?;
         let at = |offset: usize| tables.ptr() + offset as u64;
         let args = BackwardArgs {
@@ -182,9 +185,10 @@ impl Backward {
             work_counter: at(scratch),
             error: at(scratch + ERROR),
             spin_limit: READY_LIMIT.as_nanos() as u64,
+            dq_map: dq_map.map_or(0, at),
         };
-        let items = work.len() * spec.dims.kv_heads * spec.dims.batch;
-        let launch = Launch::new(device, kernel, items, tables, (scratch, scratch_words * 4))?;
+        let grid = [work.len(), spec.dims.kv_heads, spec.dims.batch];
+        let launch = Launch::new(device, kernel, grid, tables, scratch_words * 4)?;
         Ok(Self { launch, args })
     }
 
@@ -210,26 +214,29 @@ const SCRATCH_WORDS: usize = 64;
 const ERROR: usize = 128;
 
 impl Launch {
+    /// `grid`: tiles, heads that have CTAs of their own, sequences.
     fn new(
         device: &Device,
         kernel: Kernel,
-        items: usize,
+        grid: [usize; 3],
         tables: Buffer,
-        scratch: (usize, usize),
+        scratch_bytes: usize,
     ) -> Result<Self, GpuError> {
-        let function = device.function(&kernel)?;
-        let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let grid = if kernel.persistent { items.min(device.multiprocessors()) } else { items };
-        let config = LaunchConfig {
-            grid_dim: (grid, 1, 1),
-            block_dim: (kernel.threads, 1, 1),
-            shared_mem_bytes: kernel.shared_bytes,
+        let Loaded { function, shared_bytes } = device.function(&kernel)?;
+        let [tiles, heads, batch] = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let grid_dim = if kernel.grid == Grid::Persistent {
+            let items = tiles.saturating_mul(heads).saturating_mul(batch);
+            (items.min(device.multiprocessors()), 1, 1)
+        } else {
+            (tiles, heads, batch)
         };
-        Ok(Self { kernel, function, config, tables, scratch })
+        let config =
+            LaunchConfig { grid_dim, block_dim: (kernel.threads, 1, 1), shared_mem_bytes: shared_bytes };
+        Ok(Self { kernel, function, config, tables, scratch_bytes })
     }
 
     fn run<A: DeviceRepr>(&self, args: &A, stream: &CudaStream) -> Result<(), GpuError> {
-        self.tables.fill_range(self.scratch.0, self.scratch.1, 0, stream)?;
+        self.tables.fill_range(0, self.scratch_bytes, 0, stream)?;
         let mut builder = stream.launch_builder(&self.function);
         builder.arg(args);
         #[expect(
@@ -241,7 +248,7 @@ impl Launch {
     }
 
     fn check_ready(&self) -> Result<(), GpuError> {
-        let words: Vec<i32> = self.tables.read((self.scratch.0 + ERROR) / 4 + 1)?;
+        let words: Vec<i32> = self.tables.read(ERROR / 4 + 1)?;
         match words.last() {
             Some(&error) if error > 0 => Err(GpuError::NotReady {
                 segment: error as usize - 1,
@@ -252,55 +259,85 @@ impl Launch {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Query,
-    Key,
+/// Writes the tensor maps of a launch, where its kernel reads through them.
+struct Maps {
+    boxes: Option<Boxes>,
+    dims: Dims,
 }
 
-impl Pack {
-    fn map(
-        &mut self,
-        kernel: &Kernel,
+impl Maps {
+    fn queries(&self, pack: &mut Pack, tensor: Tensor, tokens: usize) -> Result<Option<usize>, GpuError> {
+        let heads = self.dims.heads;
+        let element = Element::Input(self.dims.dtype);
+        self.map(pack, |boxes| Mapped { tensor, heads, tokens, rows: boxes.q, axes: boxes.axes, element })
+    }
+
+    fn query_gradient(
+        &self,
+        pack: &mut Pack,
         tensor: Tensor,
-        extent: Extent,
-        dims: Dims,
-        side: Side,
+        tokens: usize,
     ) -> Result<Option<usize>, GpuError> {
-        let Some(boxes) = kernel.boxes else { return Ok(None) };
-        let rows = if side == Side::Query { boxes.q } else { boxes.kv };
-        Ok(Some(self.push(&encode(tensor, extent, dims, rows)?)))
+        let (heads, element) = (self.dims.heads, Element::F32);
+        self.map(pack, |boxes| Mapped { tensor, heads, tokens, rows: boxes.dq, axes: boxes.axes, element })
+    }
+
+    fn keys(&self, pack: &mut Pack, tensor: Tensor, tokens: usize) -> Result<Option<usize>, GpuError> {
+        let heads = self.dims.kv_heads;
+        let element = Element::Input(self.dims.dtype);
+        self.map(pack, |boxes| Mapped { tensor, heads, tokens, rows: boxes.kv, axes: boxes.axes, element })
+    }
+
+    /// The byte offset of the map in `pack`, if the kernel has maps of that many rows.
+    fn map(&self, pack: &mut Pack, describe: impl Fn(Boxes) -> Mapped) -> Result<Option<usize>, GpuError> {
+        let mapped = self.boxes.map(describe).filter(|mapped| mapped.rows > 0);
+        mapped.map(|mapped| Ok(pack.push(&encode(mapped, self.dims)?))).transpose()
     }
 
     /// A segment whose table addresses are still offsets.
     fn segment(
-        &mut self,
-        kernel: &Kernel,
+        &self,
+        pack: &mut Pack,
         segment: &KeySegment<'_>,
         ranges: &[TileRange],
-        dims: Dims,
     ) -> Result<Segment, GpuError> {
-        let extent = Extent { heads: dims.kv_heads, tokens: segment.positions.len() };
+        let tokens = segment.positions.len();
         let tensor = |ptr| Tensor { ptr, strides: segment.strides };
-        let k_map = self.map(kernel, tensor(segment.k), extent, dims, Side::Key)?;
-        let v_map = self.map(kernel, tensor(segment.v), extent, dims, Side::Key)?;
         Ok(Segment {
             k: segment.k,
             v: segment.v,
-            pos: self.push(segment.positions) as u64,
-            ranges: self.push(ranges) as u64,
+            pos: pack.push(segment.positions) as u64,
+            ranges: pack.push(ranges) as u64,
             ready: segment.ready.map_or(0, |flag| flag.ptr),
             ready_value: segment.ready.map_or(0, |flag| flag.value),
-            len: int(segment.positions.len()),
+            len: int(tokens),
             kv: segment.strides,
-            k_map: k_map.unwrap_or(0) as u64,
-            v_map: v_map.unwrap_or(0) as u64,
+            k_map: self.keys(pack, tensor(segment.k), tokens)?.unwrap_or(0) as u64,
+            v_map: self.keys(pack, tensor(segment.v), tokens)?.unwrap_or(0) as u64,
         })
     }
 }
 
-fn query_extent(dims: Dims, tokens: usize) -> Extent {
-    Extent { heads: dims.heads, tokens }
+/// Dense where at least nine tenths of the tiles of 128 x 128 are visited.
+fn density(spec: &ForwardSpec<'_>) -> Density {
+    const TILE: usize = 128;
+    let (mut visited, mut all) = (0, 0);
+    for segment in &spec.segments {
+        let ranges = key_ranges(spec.mask, TILE, segment.positions, TILE);
+        visited += ranges.iter().map(|range| (range.last - range.first) as usize).sum::<usize>();
+        all += ranges.len() * segment.positions.len().div_ceil(TILE);
+    }
+    if visited * 10 >= all * 9 { Density::Dense } else { Density::Sparse }
+}
+
+/// Heads, counted over the batch, whose keys and values together fill about half of a Hopper's L2 cache.
+fn head_section(spec: &ForwardSpec<'_>) -> usize {
+    const L2_BUDGET: usize = 32 << 20;
+    let Dims { heads, kv_heads, batch, head_dim, .. } = spec.dims;
+    let keys: usize = spec.segments.iter().map(|segment| segment.positions.len()).sum();
+    let group = heads / kv_heads;
+    let kv_head_bytes = 2 * keys * head_dim.elements() * Dtype::BYTES as usize;
+    ((L2_BUDGET / kv_head_bytes).max(1) * group).min(heads * batch)
 }
 
 fn int(value: usize) -> i32 {
