@@ -19,4 +19,4 @@ pub use compile::{Binary, Compiler, Resources};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
-pub use launch::{Backward, Forward, READY_LIMIT};
+pub use launch::{Backward, Forward};

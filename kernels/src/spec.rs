@@ -7,6 +7,7 @@
 mod tests;
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::abi::Strides;
 use crate::tiles::Intervals;
@@ -187,6 +188,8 @@ pub struct ReadyFlag {
     pub ptr: u64,
     /// The segment is readable once the flag has reached this value.
     pub value: u32,
+    /// After this long the kernel gives up; the longest of a launch's segments counts.
+    pub limit: Duration,
 }
 
 /// One run of keys and values, and the position of each key.

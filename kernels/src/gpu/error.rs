@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cudarc::driver::DriverError;
 
@@ -72,12 +73,12 @@ pub enum GpuError {
     #[error("an earlier launch panicked while it loaded a kernel")]
     Poisoned,
     /// Keys and values of a segment never arrived.
-    #[error("segment {segment} was not ready within {limit_ms} ms; the rank that sends it is late or gone")]
+    #[error("segment {segment} was not ready within {limit:?}; the rank that sends it is late or gone")]
     NotReady {
         /// Index of the segment.
         segment: usize,
         /// How long the kernel waited.
-        limit_ms: u64,
+        limit: Duration,
     },
     /// A buffer is used beyond its end.
     #[error("{bytes} bytes at {offset} do not fit a device buffer of {capacity} bytes")]

@@ -1,3 +1,4 @@
+use std::slice;
 use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg as _};
@@ -11,9 +12,6 @@ use crate::abi::{BackwardArgs, ForwardArgs, Segment, Strides, TileRange};
 use crate::spec::{BackwardSpec, Dims, Dtype, ForwardSpec, KeySegment, Tensor};
 use crate::tiles::{fill_gaps, key_ranges, longest_first, query_ranges};
 use crate::variant::{Boxes, Density, Grid, Kernel};
-
-/// How long a kernel waits for a segment's ready flag before it gives up.
-pub const READY_LIMIT: Duration = Duration::from_secs(10);
 
 #[expect(unsafe_code, reason = "plain C structs of integers, floats and device addresses")]
 unsafe impl DeviceRepr for ForwardArgs {}
@@ -42,6 +40,7 @@ struct Launch {
     config: LaunchConfig,
     tables: Buffer,
     scratch_bytes: usize,
+    ready_limit: Duration,
 }
 
 impl Forward {
@@ -60,6 +59,7 @@ impl Forward {
             .map(|tile| ranges.iter().map(|range| range[tile].last - range[tile].first).sum())
             .collect();
 
+        let limit = ready_limit(&spec.segments);
         let mut pack = Pack::new();
         let scratch = pack.zeros(SCRATCH_WORDS);
         let (lo, hi) = (pack.push(spec.mask.lo), pack.push(spec.mask.hi));
@@ -97,13 +97,13 @@ impl Forward {
             o_stride: output.map_or(Strides::default(), |output| output.o.strides),
             lse: output.map_or(0, |output| output.lse),
             error: at(scratch + ERROR),
-            spin_limit: READY_LIMIT.as_nanos() as u64,
+            spin_limit: nanoseconds(limit),
             work_counter: at(scratch),
             segment_major: 0,
             head_section: int(head_section(spec)),
         };
         let grid = [tiles, spec.dims.heads, spec.dims.batch];
-        let launch = Launch::new(device, kernel, grid, tables, SCRATCH_WORDS * 4)?;
+        let launch = Launch::new(device, kernel, grid, tables, (SCRATCH_WORDS * 4, limit))?;
         Ok(Self { launch, args })
     }
 
@@ -143,6 +143,7 @@ impl Backward {
         let turns = spec.dims.batch * spec.dims.heads * q_tiles;
         let scratch_words = SCRATCH_WORDS + if spec.deterministic { turns } else { 0 };
 
+        let limit = ready_limit(slice::from_ref(&spec.segment));
         let mut pack = Pack::new();
         let scratch = pack.zeros(scratch_words);
         let (lo, hi) = (pack.push(spec.mask.lo), pack.push(spec.mask.hi));
@@ -184,11 +185,11 @@ impl Backward {
             dq_turn: at(scratch + SCRATCH_WORDS * 4),
             work_counter: at(scratch),
             error: at(scratch + ERROR),
-            spin_limit: READY_LIMIT.as_nanos() as u64,
+            spin_limit: nanoseconds(limit),
             dq_map: dq_map.map_or(0, at),
         };
         let grid = [work.len(), spec.dims.kv_heads, spec.dims.batch];
-        let launch = Launch::new(device, kernel, grid, tables, scratch_words * 4)?;
+        let launch = Launch::new(device, kernel, grid, tables, (scratch_words * 4, limit))?;
         Ok(Self { launch, args })
     }
 
@@ -220,7 +221,7 @@ impl Launch {
         kernel: Kernel,
         grid: [usize; 3],
         tables: Buffer,
-        scratch_bytes: usize,
+        (scratch_bytes, ready_limit): (usize, Duration),
     ) -> Result<Self, GpuError> {
         let Loaded { function, shared_bytes } = device.function(&kernel)?;
         let [tiles, heads, batch] = grid.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -232,7 +233,7 @@ impl Launch {
         };
         let config =
             LaunchConfig { grid_dim, block_dim: (kernel.threads, 1, 1), shared_mem_bytes: shared_bytes };
-        Ok(Self { kernel, function, config, tables, scratch_bytes })
+        Ok(Self { kernel, function, config, tables, scratch_bytes, ready_limit })
     }
 
     fn run<A: DeviceRepr>(&self, args: &A, stream: &CudaStream) -> Result<(), GpuError> {
@@ -250,10 +251,9 @@ impl Launch {
     fn check_ready(&self) -> Result<(), GpuError> {
         let words: Vec<i32> = self.tables.read(ERROR / 4 + 1)?;
         match words.last() {
-            Some(&error) if error > 0 => Err(GpuError::NotReady {
-                segment: error as usize - 1,
-                limit_ms: READY_LIMIT.as_millis() as u64,
-            }),
+            Some(&error) if error > 0 => {
+                Err(GpuError::NotReady { segment: error as usize - 1, limit: self.ready_limit })
+            }
             _ => Ok(()),
         }
     }
@@ -338,6 +338,14 @@ fn head_section(spec: &ForwardSpec<'_>) -> usize {
     let group = heads / kv_heads;
     let kv_head_bytes = 2 * keys * head_dim.elements() * Dtype::BYTES as usize;
     ((L2_BUDGET / kv_head_bytes).max(1) * group).min(heads * batch)
+}
+
+fn ready_limit(segments: &[KeySegment<'_>]) -> Duration {
+    segments.iter().filter_map(|segment| segment.ready).map(|flag| flag.limit).max().unwrap_or_default()
+}
+
+fn nanoseconds(limit: Duration) -> u64 {
+    u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn int(value: usize) -> i32 {

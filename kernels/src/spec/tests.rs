@@ -89,7 +89,7 @@ fn addresses_and_strides_are_checked() {
         SpecError::Overlap { name: "q", axis: "token", value: 32, needed: 64 }
     );
     assert!(matches!(refused(|s| s.q.strides.batch = -8), SpecError::Overlap { axis: "batch", .. }));
-    let ready = Some(ReadyFlag { ptr: 0x10_0002, value: 1 });
+    let ready = Some(ReadyFlag { ptr: 0x10_0002, value: 1, limit: Duration::from_secs(1) });
     assert!(matches!(refused(|s| s.segments[0].ready = ready), SpecError::Misaligned { name: "ready", .. }));
 }
 
