@@ -67,13 +67,26 @@ struct Consumer {
     RingPosition<STAGES> k;   // the next key tile; the value tile in use is always the one before
 
     DEVICE int lane() const { return threadIdx.x % 32; }
+    // The thread's first query; past the end where this CTA has no query tile.
     DEVICE int row(const Work& work) const {
-        return work.q_tile * TILE_Q + group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
+        const int q_tile = work.q_tiles[cluster_rank()];
+        const int tile_row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
+        return CLUSTER > 1 && q_tile < 0 ? args.q_len : q_tile * TILE_Q + tile_row;
     }
 
     DEVICE void release(u64& barrier) {
         __syncwarp();
         if (lane() == 0) arrive_barrier(barrier);
+    }
+
+    // To every CTA that writes this stage.
+    DEVICE void release_stage(u64& barrier) {
+        __syncwarp();
+        if (CLUSTER == 1) {
+            if (lane() == 0) arrive_barrier(barrier);
+        } else if (lane() < CLUSTER) {
+            ptx::mbarrier_arrive_cluster(ptx::shared_address(&barrier), lane());
+        }
     }
 
     DEVICE void take_turn() { ptx::named_sync(first_turn_barrier + group, 256); }
@@ -107,7 +120,7 @@ struct Consumer {
         if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
         wgmma::wait<0>();
         wgmma::pin(scores);
-        release(shared.barriers.k_empty[k.slot()]);
+        release_stage(shared.barriers.k_empty[k.slot()]);
         k.advance();
         if (tag.index >= 0) mask::apply(scores, columns);
         float rescale[2];
@@ -126,14 +139,14 @@ struct Consumer {
         if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
         wgmma::wait<1>();
         wgmma::pin(scores);
-        release(shared.barriers.k_empty[k.slot()]);
+        release_stage(shared.barriers.k_empty[k.slot()]);
         if (tag.index >= 0) mask::apply(scores, columns);
         float rescale[2];
         const bool moved = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
         wgmma::wait<0>();
         wgmma::pin(o);
         wgmma::pin(p);
-        release(shared.barriers.v_empty[k.before().slot()]);
+        release_stage(shared.barriers.v_empty[k.before().slot()]);
         k.advance();
         if (moved) softmax::multiply_rows(o, rescale);
         softmax::pack(scores, p);
@@ -143,7 +156,7 @@ struct Consumer {
         multiply_values(o, p);
         wgmma::wait<0>();
         wgmma::pin(o);
-        release(shared.barriers.v_empty[k.before().slot()]);
+        release_stage(shared.barriers.v_empty[k.before().slot()]);
     }
 
     DEVICE void attend(const Work& work, float (&o)[output_registers], softmax::State& state) {
@@ -167,7 +180,7 @@ DEVICE void run(const ForwardArgs& args, Shared& shared, int group) {
     if (group == tile::consumers - 1) consumer.pass_turn();
     while (true) {
         const Work& work = reader.read();
-        if (work.q_tile < 0) break;
+        if (work.tiles < 0) break;
         float o[output_registers];
         softmax::State state;
         if (work.load_state) epilogue::load_state(args, work, consumer.row(work), o, state);
