@@ -94,9 +94,12 @@ struct Consumer {
         ptx::named_arrive(first_turn_barrier + (group + 1 == tile::consumers ? 0 : group + 1), 256);
     }
 
-    DEVICE TileTag wait_keys() {
-        wait_barrier(shared.barriers.k_full[k.slot()], k.phase());
-        return shared.tags[k.slot()];
+    DEVICE void wait_keys(RingPosition<STAGES> at) { wait_barrier(shared.barriers.k_full[at.slot()], at.phase()); }
+
+    // Waits for keys after the sum of a tile's probabilities is known. It is never as large as here, but the assembler
+    // does not know and so cannot move the work behind the sum past this wait.
+    DEVICE void wait_keys(RingPosition<STAGES> at, float sum) {
+        wait_barrier(shared.barriers.k_full[at.slot()], at.phase() ^ static_cast<u32>(sum > 1e30f));
     }
 
     DEVICE void multiply_keys(float (&scores)[score_registers]) {
@@ -114,7 +117,8 @@ struct Consumer {
 
     DEVICE void first_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
                            float (&o)[output_registers], softmax::State& state) {
-        const TileTag tag = wait_keys();
+        wait_keys(k);
+        const TileTag tag = shared.tags[k.slot()];
         multiply_keys(scores);
         mask::Columns columns;
         if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
@@ -124,13 +128,14 @@ struct Consumer {
         k.advance();
         if (tag.index >= 0) mask::apply(scores, columns);
         float rescale[2];
-        if (softmax::update(scores, state, args.scale * softmax::log2_e, rescale)) softmax::multiply_rows(o, rescale);
+        softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        softmax::rescale_rows(o, rescale);
         softmax::pack(scores, p);
     }
 
     DEVICE void next_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
-                          float (&o)[output_registers], softmax::State& state) {
-        const TileTag tag = wait_keys();
+                          float (&o)[output_registers], softmax::State& state, bool more) {
+        const TileTag tag = shared.tags[k.slot()];
         take_turn();
         multiply_keys(scores);
         multiply_values(o, p);
@@ -142,13 +147,15 @@ struct Consumer {
         release_stage(shared.barriers.k_empty[k.slot()]);
         if (tag.index >= 0) mask::apply(scores, columns);
         float rescale[2];
-        const bool moved = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        const float sum = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        // The exponentials run beside the product with the values, not after the wait for it.
+        if (more) wait_keys(k.after(), sum);
         wgmma::wait<0>();
         wgmma::pin(o);
         wgmma::pin(p);
         release_stage(shared.barriers.v_empty[k.before().slot()]);
         k.advance();
-        if (moved) softmax::multiply_rows(o, rescale);
+        softmax::rescale_rows(o, rescale);
         softmax::pack(scores, p);
     }
 
@@ -168,7 +175,8 @@ struct Consumer {
         if (tile::queries_in_registers) release(shared.barriers.q_empty);
         int left = work.tiles - 1;
         first_tile(work, scores, p, o, state);
-        for (; left > 0; --left) next_tile(work, scores, p, o, state);
+        if (left > 0) wait_keys(k);
+        for (; left > 0; --left) next_tile(work, scores, p, o, state, left > 1);
         if (!tile::queries_in_registers) release(shared.barriers.q_empty);
         last_values(p, o);
     }

@@ -88,6 +88,7 @@ template <int Slots> struct RingPosition {
     DEVICE u32 slot() const { return count % Slots; }
     DEVICE u32 phase() const { return count / Slots & 1; }
     DEVICE RingPosition before() const { return {count - 1}; }
+    DEVICE RingPosition after() const { return {count + 1}; }
     DEVICE void advance() { ++count; }
 };
 
