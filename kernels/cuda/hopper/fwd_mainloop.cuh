@@ -67,8 +67,11 @@ struct Consumer {
     RingPosition<STAGES> k;   // the next key tile; the value tile in use is always the one before
 
     DEVICE int lane() const { return threadIdx.x % 32; }
+    // The thread's first query; past the end where this CTA has no query tile.
     DEVICE int row(const Work& work) const {
-        return work.q_tile * TILE_Q + group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
+        const int q_tile = work.q_tiles[cluster_rank()];
+        const int tile_row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
+        return CLUSTER > 1 && q_tile < 0 ? args.q_len : q_tile * TILE_Q + tile_row;
     }
 
     DEVICE void release(u64& barrier) {
@@ -76,14 +79,27 @@ struct Consumer {
         if (lane() == 0) arrive_barrier(barrier);
     }
 
+    // To every CTA that writes this stage.
+    DEVICE void release_stage(u64& barrier) {
+        __syncwarp();
+        if (CLUSTER == 1) {
+            if (lane() == 0) arrive_barrier(barrier);
+        } else if (lane() < CLUSTER) {
+            ptx::mbarrier_arrive_cluster(ptx::shared_address(&barrier), lane());
+        }
+    }
+
     DEVICE void take_turn() { ptx::named_sync(first_turn_barrier + group, 256); }
     DEVICE void pass_turn() {
         ptx::named_arrive(first_turn_barrier + (group + 1 == tile::consumers ? 0 : group + 1), 256);
     }
 
-    DEVICE TileTag wait_keys() {
-        wait_barrier(shared.barriers.k_full[k.slot()], k.phase());
-        return shared.tags[k.slot()];
+    DEVICE void wait_keys(RingPosition<STAGES> at) { wait_barrier(shared.barriers.k_full[at.slot()], at.phase()); }
+
+    // Waits for keys after the sum of a tile's probabilities is known. It is never as large as here, but the assembler
+    // does not know and so cannot move the work behind the sum past this wait.
+    DEVICE void wait_keys(RingPosition<STAGES> at, float sum) {
+        wait_barrier(shared.barriers.k_full[at.slot()], at.phase() ^ static_cast<u32>(sum > 1e30f));
     }
 
     DEVICE void multiply_keys(float (&scores)[score_registers]) {
@@ -101,23 +117,25 @@ struct Consumer {
 
     DEVICE void first_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
                            float (&o)[output_registers], softmax::State& state) {
-        const TileTag tag = wait_keys();
+        wait_keys(k);
+        const TileTag tag = shared.tags[k.slot()];
         multiply_keys(scores);
         mask::Columns columns;
         if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
         wgmma::wait<0>();
         wgmma::pin(scores);
-        release(shared.barriers.k_empty[k.slot()]);
+        release_stage(shared.barriers.k_empty[k.slot()]);
         k.advance();
         if (tag.index >= 0) mask::apply(scores, columns);
         float rescale[2];
-        if (softmax::update(scores, state, args.scale * softmax::log2_e, rescale)) softmax::multiply_rows(o, rescale);
+        softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        softmax::rescale_rows(o, rescale);
         softmax::pack(scores, p);
     }
 
     DEVICE void next_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
-                          float (&o)[output_registers], softmax::State& state) {
-        const TileTag tag = wait_keys();
+                          float (&o)[output_registers], softmax::State& state, bool more) {
+        const TileTag tag = shared.tags[k.slot()];
         take_turn();
         multiply_keys(scores);
         multiply_values(o, p);
@@ -126,16 +144,18 @@ struct Consumer {
         if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
         wgmma::wait<1>();
         wgmma::pin(scores);
-        release(shared.barriers.k_empty[k.slot()]);
+        release_stage(shared.barriers.k_empty[k.slot()]);
         if (tag.index >= 0) mask::apply(scores, columns);
         float rescale[2];
-        const bool moved = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        const float sum = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
+        // The exponentials run beside the product with the values, not after the wait for it.
+        if (more) wait_keys(k.after(), sum);
         wgmma::wait<0>();
         wgmma::pin(o);
         wgmma::pin(p);
-        release(shared.barriers.v_empty[k.before().slot()]);
+        release_stage(shared.barriers.v_empty[k.before().slot()]);
         k.advance();
-        if (moved) softmax::multiply_rows(o, rescale);
+        softmax::rescale_rows(o, rescale);
         softmax::pack(scores, p);
     }
 
@@ -143,7 +163,7 @@ struct Consumer {
         multiply_values(o, p);
         wgmma::wait<0>();
         wgmma::pin(o);
-        release(shared.barriers.v_empty[k.before().slot()]);
+        release_stage(shared.barriers.v_empty[k.before().slot()]);
     }
 
     DEVICE void attend(const Work& work, float (&o)[output_registers], softmax::State& state) {
@@ -155,7 +175,8 @@ struct Consumer {
         if (tile::queries_in_registers) release(shared.barriers.q_empty);
         int left = work.tiles - 1;
         first_tile(work, scores, p, o, state);
-        for (; left > 0; --left) next_tile(work, scores, p, o, state);
+        if (left > 0) wait_keys(k);
+        for (; left > 0; --left) next_tile(work, scores, p, o, state, left > 1);
         if (!tile::queries_in_registers) release(shared.barriers.q_empty);
         last_values(p, o);
     }
@@ -167,7 +188,7 @@ DEVICE void run(const ForwardArgs& args, Shared& shared, int group) {
     if (group == tile::consumers - 1) consumer.pass_turn();
     while (true) {
         const Work& work = reader.read();
-        if (work.q_tile < 0) break;
+        if (work.tiles < 0) break;
         float o[output_registers];
         softmax::State state;
         if (work.load_state) epilogue::load_state(args, work, consumer.row(work), o, state);

@@ -39,26 +39,19 @@ template <int Count> DEVICE float row_max(const float (&scores)[Count], int h) {
     return quad_max(fmaxf(even, odd));
 }
 
-// Turns scores into exp(scale * (score - m)) and adds them to l. True, in the whole warp, where m has moved: what was
-// accumulated before must then be multiplied by `rescale`.
+// Turns scores into exp(scale * (score - m)) and adds them to l. What was accumulated before must be multiplied by
+// `rescale`, which is 1 where m has not moved. Returns the sum of the new values: something that is known only when they
+// all are, and at most 256 each.
 template <int Count>
-DEVICE bool update(float (&scores)[Count], State& state, float scale_log2, float (&rescale)[2]) {
-    const float top[2] = {row_max(scores, 0), row_max(scores, 1)};
-    const bool moved = __any_sync(0xffffffff, (top[0] - state.m[0]) * scale_log2 > slack_log2 ||
-                                                  (top[1] - state.m[1]) * scale_log2 > slack_log2);
-    if (moved) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const float m = fmaxf(state.m[h], top[h]);
-            const float reference = m == -infinity() ? 0.0f : m;
-            rescale[h] = ptx::exp2((state.m[h] - reference) * scale_log2);
-            state.l[h] *= rescale[h];
-            state.m[h] = m;
-        }
-    }
+DEVICE float update(float (&scores)[Count], State& state, float scale_log2, float (&rescale)[2]) {
+    float sum[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const float offset = state.m[h] == -infinity() ? 0.0f : state.m[h] * scale_log2;
+        const float top = row_max(scores, h);
+        const float m = (top - state.m[h]) * scale_log2 > slack_log2 ? top : state.m[h];
+        const float offset = m == -infinity() ? 0.0f : m * scale_log2;
+        rescale[h] = m == state.m[h] ? 1.0f : ptx::exp2(fmaf(state.m[h], scale_log2, -offset));
+        state.m[h] = m;
         float even = 0.0f, odd = 0.0f;
 #pragma unroll
         for (int i = 2 * h; i < Count; i += 4) {
@@ -67,12 +60,15 @@ DEVICE bool update(float (&scores)[Count], State& state, float scale_log2, float
             even += scores[i];
             odd += scores[i + 1];
         }
-        state.l[h] += even + odd;
+        sum[h] = even + odd;
+        state.l[h] = fmaf(state.l[h], rescale[h], sum[h]);
     }
-    return moved;
+    return sum[0] + sum[1];
 }
 
-template <int Count> DEVICE void multiply_rows(float (&values)[Count], const float (&factor)[2]) {
+// Skips the pass where no row of the warp has moved.
+template <int Count> DEVICE void rescale_rows(float (&values)[Count], const float (&factor)[2]) {
+    if (!__any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
     for (int i = 0; i < Count; ++i) values[i] *= factor[i / 2 % 2];
 }

@@ -3,6 +3,9 @@
 //   TILE_Q             query rows of a CTA: 64 per consumer warpgroup, 128 or 192
 //   TILE_KV            keys of a tile: an N of wgmma.cuh
 //   STAGES             key tiles (and value tiles) in flight, 2 unless told otherwise
+//   CLUSTER            CTAs that share key and value tiles by multicast, 1 unless told otherwise; 2 halves what L2 must
+//                      deliver and makes both work on every tile that either needs
+//   QUERIES_IN_REGISTERS  keeps the queries out of shared memory during the products
 //   DTYPE_FP16         inputs are fp16; bf16 otherwise
 // Known good: D = 64: 192 x 128; D = 128: 128 x 128 where much is masked, 128 x 176 where little is; D = 256: 128 x 80.
 #pragma once
@@ -11,6 +14,10 @@
 
 #ifndef STAGES
 #define STAGES 2
+#endif
+
+#ifndef CLUSTER
+#define CLUSTER 1
 #endif
 
 namespace tile {
@@ -35,6 +42,7 @@ constexpr int kv_block_bytes = TILE_KV * row_bytes;
 constexpr int q_bytes = q_block_bytes * column_blocks;
 constexpr int kv_bytes = kv_block_bytes * column_blocks;
 
+static_assert(column_blocks % CLUSTER == 0, "each CTA of a cluster loads whole column blocks");
 static_assert(consumers == 2 || consumers == 3, "TILE_Q is 128 or 192");
 static_assert(TILE_KV % 16 == 0, "TILE_KV is a multiple of 16");
 
@@ -48,9 +56,9 @@ struct TileTag {
 
 // One unit of work, from the scheduler to the producer and the consumers.
 struct Work {
-    int q_tile;   // -1: no more work
+    int q_tiles[CLUSTER];  // of each CTA of the cluster; -1 where none
     int head, kv_head, batch;
-    int tiles;    // key tiles over the segments; may be 0
+    int tiles;    // key tiles over the segments; may be 0; -1: no more work
     int segment_first, segment_last;
     int load_state, store_state, finish;
 };
@@ -80,8 +88,11 @@ template <int Slots> struct RingPosition {
     DEVICE u32 slot() const { return count % Slots; }
     DEVICE u32 phase() const { return count / Slots & 1; }
     DEVICE RingPosition before() const { return {count - 1}; }
+    DEVICE RingPosition after() const { return {count + 1}; }
     DEVICE void advance() { ++count; }
 };
+
+DEVICE u32 cluster_rank() { return CLUSTER == 1 ? 0 : ptx::cluster_rank(); }
 
 DEVICE void wait_barrier(u64& barrier, u32 phase) { ptx::mbarrier_wait(ptx::shared_address(&barrier), phase); }
 DEVICE void arrive_barrier(u64& barrier) { ptx::mbarrier_arrive(ptx::shared_address(&barrier)); }

@@ -35,11 +35,39 @@ DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Also orders what threads of other CTAs of the cluster did before they arrived.
+DEVICE void mbarrier_wait_cluster(u32 barrier, u32 parity) {
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra WAIT; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+
 DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{ .reg .pred done;\n"
         "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra WAIT; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// Arrives at the barrier at the same offset in CTA `rank` of the cluster.
+DEVICE void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
+    asm volatile(
+        "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(rank) : "memory");
+}
+
+// ---- Clusters
+
+DEVICE u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// By every thread of the cluster.
+DEVICE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // ---- Bulk tensor copies (TMA). A map is a CUtensorMap in global memory, 64-byte aligned. Coordinates go from the
@@ -59,6 +87,16 @@ DEVICE void tensor_load_4d(u32 destination, const void* map, u32 barrier, int c0
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2),
         "r"(c3) : "memory");
+}
+
+// The same into the CTAs of the cluster whose bits are set in `ctas`: to the same offset, completing on the barrier at
+// the same offset, of each.
+DEVICE void tensor_load_4d_multicast(u32 destination, const void* map, u32 barrier, unsigned short ctas, int c0, int c1,
+                                     int c2, int c3) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(destination), "l"(map), "r"(barrier), "h"(ctas), "r"(c0),
+        "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 DEVICE void tensor_store_4d(const void* map, u32 source, int c0, int c1, int c2, int c3) {
