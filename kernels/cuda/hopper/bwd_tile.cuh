@@ -41,7 +41,7 @@ DEVICE float p_factor(const BackwardArgs& args) { return scaled_p ? args.scale :
 DEVICE float ds_factor(const BackwardArgs& args) { return scaled_p ? 1.0f : args.scale; }  // still to be applied to dQ, dK
 
 // Per query of a stage. `lse` is in base-2 units, less log2 of the factor of P, and +inf for queries that attend nothing, which makes their P zero.
-template <int Q> struct Stats {
+template <int Q> struct alignas(16) Stats {
     float lse[Q], delta[Q];
     int lo[Q], hi[Q];
     int masked;                                // whether a pair of the tile may be masked
