@@ -24,7 +24,9 @@ template <int Columns> DEVICE void add_rows(float* base, i64 stride, const float
 // Writes scale * dq, a 64 x 64 accumulator, as two blocks of 64 rows x 32 columns with a 128-byte
 // swizzle. Odd rows write their 8-column groups in another order, so that the rows of a half-warp meet in no bank.
 DEVICE void stage_dq(float* blocks, const float (&dq)[32], const Lane& lane, float scale) {
-    const int row = lane.lane / 4, quad = lane.lane % 4;
+    int in_warp = lane.lane;
+    asm volatile("" : "+r"(in_warp));  // the address is computed anew for each tile: kept, it would spill
+    const int row = in_warp / 4, quad = in_warp % 4;
     const bool odd = row & 1;
     const u32 at = ptx::shared_address(blocks) + (lane.warp * 16 + row) * 128 + ((quad / 2 ^ row ^ (odd ? 4 : 0)) << 4) + quad % 2 * 8;
 #pragma unroll

@@ -11,6 +11,8 @@ namespace bwd {
 
 template <int D> struct Consumer {
     using T = Tile<D>;
+    using Scores = float[T::score_registers];
+    using Gradient = float[T::gradient_registers];
     const BackwardArgs& args;
     Shared<D>& shared;
     const Lane lane;
@@ -50,98 +52,120 @@ template <int D> struct Consumer {
     }
 
     DEVICE void process(const Item& item) {
-        float dk[T::gradient_registers], dv[T::gradient_registers];
+        Gradient dk, dv;
 #pragma unroll
         for (int i = 0; i < T::gradient_registers; ++i) dk[i] = dv[i] = 0.0f;
         accumulate(item, dk, dv);
         const Segment& segment = args.segments[0];
         const i64 at = item.batch * args.dkv_stride.batch + item.kv_head * args.dkv_stride.head;
         const int row = item.tile * T::kv + lane.group * 64 + lane.row();
-        add_rows<D>(args.dv + at, args.dkv_stride.token, dv, row, segment.len, lane.column(), 1.0f);
-        add_rows<D>(args.dk + at, args.dkv_stride.token, dk, row, segment.len, lane.column(), args.scale);
+        add_rows<D>(args.dv + at, args.dkv_stride.token, dv, row, segment.len, lane.column(), 1.0f / p_factor(args));
+        add_rows<D>(args.dk + at, args.dkv_stride.token, dk, row, segment.len, lane.column(), ds_factor(args));
     }
 
-    DEVICE void accumulate(const Item& item, float (&dk)[T::gradient_registers], float (&dv)[T::gradient_registers]) {
-        const bool tail = (item.tile + 1) * T::kv > args.segments[0].len;
-        const float scale_log2 = args.scale * 1.4426950408889634f;
-        const int count = (item.queries.last - item.queries.first) * item.heads;
-        int tile = item.queries.first;
-        float s[T::score_registers], dp[T::score_registers];
-        u32 ds16[T::score_registers / 2];
-
+    // Sums dK and dV over the query tiles of the item and hands dQ of each to the writer.
+    DEVICE void accumulate(const Item& item, Gradient& dk, Gradient& dv) {
+        Scores s, dp;
         ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.uses & 1);
         wait_full(shared.q_pipe[ring.stage()], ring.parity());
         wgmma::pin(dk);
         wgmma::pin(dv);
+        start_scores(s);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.uses & 1);
+        if (T::early_dp) {
+            wait_full(shared.do_pipe[ring.stage()], ring.parity());
+            start_dp(dp);
+            wgmma::wait<1>();
+        } else {
+            wgmma::wait<0>();
+        }
+        wgmma::pin(s);
+        // A branch around the products of the next tile would serialise them all. So the last tile is a copy of the loop
+        // without them, or, where the registers do not allow that, multiplies whatever the stage holds to no use.
+        for (int left = item.count() * item.heads; left > T::last_apart; --left) step<false>(item, s, dp, dk, dv, left > 1);
+        if (T::last_apart) step<true>(item, s, dp, dk, dv, false);
+        arrive(shared.kv_empty);
+    }
+
+    // One query tile; S of it is complete, dP issued if early_dp. Issues the same for the next unless this is the last.
+    template <bool Last> DEVICE void step(const Item& item, Scores& s, Scores& dp, Gradient& dk, Gradient& dv, bool more) {
+        const int stage = ring.stage();
+        if (!T::early_dp) {
+            wait_full(shared.do_pipe[stage], ring.parity());
+            start_dp(dp);
+        }
+        u32 ds16[T::score_registers / 2];
+        score_gradient(ds16, item, s, dp, dv);
+        ptx::named_sync(scores_barrier, consumer_threads);
+        wgmma::wait<0>();
+        wgmma::pin(dv);
+        release(shared.do_pipe[stage]);
+
+        float dq[32];
+        wgmma::pin(ds16);
+        wgmma::fence();
+        multiply_dq<D>(dq, shared.ds[stage], shared.k, lane.group);
+        wgmma::commit();
+        ++ring.uses;
+        if (!Last) {
+            if (T::last_apart || more) wait_full(shared.q_pipe[ring.stage()], ring.parity());
+            start_scores(s);
+        }
+        multiply_gradient<D>(dk, ds16, shared.q[stage]);
+        wgmma::commit();
+        wgmma::wait<Last ? 1 : 2>();
+        wgmma::pin(dq);
+        add_dq(dq);
+        if (!Last && T::early_dp) {
+            wait_full(shared.do_pipe[ring.stage()], ring.parity());
+            start_dp(dp);
+            wgmma::wait<1>();
+        } else {
+            wgmma::wait<0>();
+        }
+        wgmma::pin(s);
+        wgmma::pin(dk);
+        release(shared.q_pipe[stage]);
+    }
+
+    DEVICE void start_scores(Scores& s) const {
         wgmma::fence();
         multiply_scores<D>(s, shared.k, shared.q[ring.stage()], lane.group);
         wgmma::commit();
-        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.uses & 1);
+    }
+
+    DEVICE void start_dp(Scores& dp) const {
+        wgmma::fence();
+        multiply_scores<D>(dp, shared.v, shared.d_o[ring.stage()], lane.group);
+        wgmma::commit();
+    }
+
+    // P from S, issues dV += P dO, dS from P and dP into registers and shared memory.
+    DEVICE void score_gradient(u32 (&ds16)[T::score_registers / 2], const Item& item, Scores& s, Scores& dp, Gradient& dv) const {
+        const int stage = ring.stage();
+        const Stats<T::q>& stats = shared.stats[stage];
+        const float scale_log2 = args.scale * 1.4426950408889634f;
+        if (stats.masked) exponentiate<true>(s, stats, keys(item), scale_log2, lane.column());
+        else exponentiate<false>(s, stats, Keys{}, scale_log2, lane.column());
+        u32 p16[T::score_registers / 2];
+        pack(p16, s);
         wgmma::wait<0>();
-        wgmma::pin(s);
-
-        for (int i = 0; i < count; ++i) {
-            const int stage = ring.stage();
-            Pipeline& do_pipe = shared.do_pipe[stage];
-            const Stats<T::q>& stats = shared.stats[stage];
-            wait_full(do_pipe, ring.parity());
-            wgmma::fence();
-            multiply_scores<D>(dp, shared.v, shared.d_o[stage], lane.group);
-            wgmma::commit();
-
-            const bool full = item.queries.full_first <= tile && tile < item.queries.full_last && !tail;
-            if (full) exponentiate<false>(s, stats, Keys{}, scale_log2, lane.column());
-            else exponentiate<true>(s, stats, keys(item), scale_log2, lane.column());
-            u32 p16[T::score_registers / 2];
-            pack(p16, s);
-            wgmma::wait<0>();
-            wgmma::pin(dp);
-            wgmma::pin(p16);
-            wgmma::fence();
-            multiply_gradient<D>(dv, p16, shared.d_o[stage]);
-            wgmma::commit();
-
-            differentiate(s, dp, stats, lane.column());
-            pack(ds16, s);
-            store_ds<T::q>(shared.ds[stage], ds16, lane);
-            ptx::fence_async_shared();
-            ptx::named_sync(scores_barrier, consumer_threads);
-
-            wgmma::wait<0>();
-            wgmma::pin(dv);
-            release(do_pipe);
-
-            float dq[32];
-            wgmma::pin(ds16);
-            wgmma::fence();
-            multiply_dq<D>(dq, shared.ds[stage], shared.k, lane.group);
-            wgmma::commit();
-            ++ring.uses;
-            // The last one multiplies whatever the stage holds and is not used: a branch would serialise the products.
-            if (i + 1 < count) wait_full(shared.q_pipe[ring.stage()], ring.parity());
-            wgmma::fence();
-            multiply_scores<D>(s, shared.k, shared.q[ring.stage()], lane.group);
-            wgmma::commit();
-            multiply_gradient<D>(dk, ds16, shared.q[stage]);
-            wgmma::commit();
-
-            wgmma::wait<2>();
-            wgmma::pin(dq);
-            add_dq(dq);
-            wgmma::wait<0>();
-            wgmma::pin(s);
-            wgmma::pin(dk);
-            release(shared.q_pipe[stage]);
-            if (++tile == item.queries.last) tile = item.queries.first;
-        }
-        arrive(shared.kv_empty);
+        wgmma::pin(dp);
+        wgmma::pin(p16);
+        wgmma::fence();
+        multiply_gradient<D>(dv, p16, shared.d_o[stage]);
+        wgmma::commit();
+        differentiate(s, dp, stats, lane.column());
+        pack(ds16, s);
+        store_ds<T::q>(shared.ds[stage], ds16, lane);
+        ptx::fence_async_shared();
     }
 
     // Hands a tile of dQ to the writer.
     DEVICE void add_dq(const float (&dq)[32]) {
         // Used once a stage; the ring has gone on.
         ptx::mbarrier_wait(ptx::shared_address(&shared.dq_pipe.empty), ring.uses & 1);
-        stage_dq(shared.dq[lane.group][0], dq, lane, args.scale);
+        stage_dq(shared.dq[lane.group][0], dq, lane, ds_factor(args));
         ptx::fence_async_shared();
         arrive(shared.dq_pipe.full);
     }

@@ -44,7 +44,7 @@ template <int D> struct Loader {
             Item& item = shared.items[slots.stage()];
             ptx::mbarrier_wait(ptx::shared_address(&pipe.empty), slots.parity() ^ 1);
             do shared.schedule.decode(item, args, atomicAdd(args.work_counter, 1));
-            while (item.tile >= 0 && item.queries.first >= item.queries.last);
+            while (item.tile >= 0 && item.count() <= 0);
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.full));
             ++slots.uses;
             if (item.tile < 0) return;
@@ -61,7 +61,8 @@ template <int D> struct Loader {
         load_tile<D>(ptx::shared_address(shared.k), segment.k_map, k_full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
         bool first = true;
         for (int head = item.head; head < item.head + item.heads; ++head) {
-            for (int tile = item.queries.first; tile < item.queries.last; ++tile) {
+            int tile = item.start;
+            for (int left = item.count(); left > 0; --left, tile = item.after(tile)) {
                 load_queries(shared.q[ring.stage()], args.q_map, shared.q_pipe[ring.stage()], head, tile, item.batch);
                 if (first) {
                     ptx::mbarrier_arrive_expect(v_full, kv_bytes);
@@ -98,20 +99,23 @@ template <int D> struct StatsLoader {
             ptx::mbarrier_wait(ptx::shared_address(&pipe.full), slots.parity());
             const Item& item = shared.items[slots.stage()];
             if (item.tile < 0) return;
-            for (int head = 0; head < item.heads; ++head)
+            for (int head = 0; head < item.heads; ++head) {
+                int tile = item.start;
 #pragma unroll 1
-                for (int tile = item.queries.first; tile < item.queries.last; ++tile) load(item.batch * args.heads + item.head + head, tile);
+                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) load(item, item.batch * args.heads + item.head + head, tile);
+            }
             __syncwarp();
             if (thread % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
             ++slots.uses;
         }
     }
 
-    DEVICE void load(int row_of_heads, int tile) {
+    DEVICE void load(const Item& item, int row_of_heads, int tile) {
         Pipeline& q_pipe = shared.q_pipe[ring.stage()];
         Pipeline& do_pipe = shared.do_pipe[ring.stage()];
 #pragma unroll 1  // few registers
         for (int i = thread; i < T::q; i += stats_threads) load_query(i, row_of_heads, tile * T::q + i, q_pipe, do_pipe);
+        if (thread == 0) shared.stats[ring.stage()].masked = tile < item.queries.full_first || tile >= item.queries.full_last;
         ptx::mbarrier_arrive(ptx::shared_address(&q_pipe.full));
         ptx::mbarrier_arrive(ptx::shared_address(&do_pipe.full));
         ++ring.uses;
@@ -126,7 +130,7 @@ template <int D> struct StatsLoader {
         Stats<T::q>& stats = shared.stats[ring.stage()];
         ptx::mbarrier_wait(ptx::shared_address(&q_pipe.empty), ring.parity() ^ 1);
         ptx::mbarrier_wait(ptx::shared_address(&do_pipe.empty), ring.parity() ^ 1);
-        stats.lse[to] = attends ? lse * log2e : infinity();
+        stats.lse[to] = attends ? lse * log2e - shared.schedule.log2_factor : infinity();
         stats.delta[to] = attends ? delta : 0.0f;
         stats.lo[to] = inside ? args.q_lo[query] : 1;
         stats.hi[to] = inside ? args.q_hi[query] : 0;

@@ -11,11 +11,15 @@ namespace bwd {
 typedef unsigned short u16;
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
+constexpr int tile_kv = 128;
+
 template <int D> struct Tile {
-    static constexpr int kv = 128;
+    static constexpr int kv = tile_kv;
     // Queries a tile. The registers decide: per thread D for dK and dV, q / 2 each for S, dP, P and dS together, 32 for dQ.
     static constexpr int q = D == 128 ? 64 : 128;
     static constexpr int stages = 2;           // of Q and dO
+    // Where registers allow: dP of the next tile is issued with its S; the last tile has code of its own.
+    static constexpr bool early_dp = D == 128, last_apart = D == 128;
     static constexpr int column_blocks = D / 64;
     static constexpr int score_registers = q / 2, gradient_registers = D / 2;
 };
@@ -26,18 +30,43 @@ constexpr int scores_barrier = 1;                   // named barrier
 constexpr int dq_block_columns = 32, dq_block_bytes = 64 * dq_block_columns * 4, dq_blocks = 2;  // a consumer group
 constexpr int item_slots = 2, stats_threads = 64;
 
-// Per query of a stage. `lse` is in base-2 units and +inf for queries that attend nothing, which makes their P zero.
-template <int Q> struct Stats { float lse[Q], delta[Q]; int lo[Q], hi[Q]; };
+// The kernel's P is this times the true one. With the softmax scale in it, dS is scaled too and dQ and dK need no factor;
+// in fp16 that would cost small P their precision.
+#ifdef DTYPE_FP16
+constexpr bool scaled_p = false;
+#else
+constexpr bool scaled_p = true;
+#endif
+DEVICE float p_factor(const BackwardArgs& args) { return scaled_p ? args.scale : 1.0f; }
+DEVICE float ds_factor(const BackwardArgs& args) { return scaled_p ? 1.0f : args.scale; }  // still to be applied to dQ, dK
+
+// Per query of a stage. `lse` is in base-2 units, less log2 of the factor of P, and +inf for queries that attend nothing, which makes their P zero.
+template <int Q> struct alignas(16) Stats {
+    float lse[Q], delta[Q];
+    int lo[Q], hi[Q];
+    int masked;                                // whether a pair of the tile may be masked
+};
 
 struct Pipeline { u64 full, empty; };
 
 // One key tile with the query heads [head, head + heads) that the CTA runs through. No tile is left where tile < 0.
-struct Item { int tile, batch, kv_head, head, heads; QueryTileRange queries; };
+// The query tiles of each head are taken from `start` on by `step` = 1 or -1, from one end round to the other.
+struct Item {
+    int tile, batch, kv_head, head, heads, start, step;
+    QueryTileRange queries;
+
+    DEVICE int count() const { return queries.last - queries.first; }
+    DEVICE int after(int query_tile) const {
+        const int next = query_tile + step;
+        return next == queries.last ? queries.first : next < queries.first ? queries.last - 1 : next;
+    }
+};
 
 // How the launch cuts its work: an item covers all query heads of a key head where there are items enough or the order
 // of the sums matters, else one query head. Items of `together` heads share the L2 cache and run side by side.
 struct Schedule {
     u32 tiles, heads_per_item, units_per_batch, units_per_kv_head, units, together;
+    float log2_factor;                         // of P
 
     template <int D> DEVICE static Schedule of(const BackwardArgs& args) {
         Schedule s;
@@ -50,6 +79,7 @@ struct Schedule {
         s.units = s.units_per_batch * args.batch;
         const i64 l2_budget = 32 << 20, bytes = i64{8} * D * args.q_len * s.heads_per_item;  // Q, dO, fp32 dQ
         s.together = static_cast<u32>(max(i64{1}, min(i64{s.units}, l2_budget / max(bytes, i64{1}))));
+        s.log2_factor = log2f(p_factor(args));
         return s;
     }
 
@@ -64,6 +94,12 @@ struct Schedule {
         const int tile = args.deterministic ? rank : args.order[rank];
         item.tile = tile;
         item.queries = args.q_ranges[tile];
+        if ((tile + 1) * tile_kv > args.segments[0].len) item.queries.full_last = item.queries.full_first;
+        // Side by side, CTAs start at different query tiles, so as not to add to the same lines of dQ at once. In
+        // deterministic mode they start at the last one, which the mask's order lets earlier key tiles reach first.
+        item.step = args.deterministic ? -1 : 1;
+        item.start = args.deterministic ? item.queries.last - 1 : item.queries.first;
+        if (!args.deterministic && item.count() > 0) item.start += tile % item.count();
         item.heads = heads_per_item;
         item.batch = unit / units_per_batch;
         asm volatile("" : "+r"(unit)::"memory");  // one division after the other: the loader has few registers

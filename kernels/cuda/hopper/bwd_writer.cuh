@@ -24,8 +24,10 @@ template <int D> struct Writer {
             ptx::mbarrier_wait(ptx::shared_address(&pipe.full), slots.parity());
             const Item& item = shared.items[slots.stage()];
             if (item.tile < 0) break;
-            for (int head = 0; head < item.heads; ++head)
-                for (int tile = item.queries.first; tile < item.queries.last; ++tile) add(item, item.head + head, tile);
+            for (int head = 0; head < item.heads; ++head) {
+                int tile = item.start;
+                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) add(item, item.head + head, tile);
+            }
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
             ++slots.uses;
         }
