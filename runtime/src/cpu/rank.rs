@@ -202,3 +202,38 @@ pub(super) fn text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use ringlab_sim::mask::Pattern;
+    use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
+    use ringlab_sim::schedule::{Options, Schedule, build};
+
+    use super::*;
+
+    /// The rank to blame where `waiting` ranks of a ring of four wait for their first message, and rank 3 asks.
+    fn blamed(waiting: &[usize]) -> Rank {
+        let shape = Shape { heads: 1, kv_heads: 1, head_dim: 1, dtype: Dtype::Fp32, batch: 1 };
+        let problem = Problem { shape, pattern: Pattern::Causal, documents: vec![8] };
+        let plan = build(Schedule::Ring, &problem, 4, &Options::new(Pass::Forward)).unwrap();
+        let options = RunOptions::default();
+        let progress: Vec<Progress> = plan.programs.iter().map(|_| Progress::default()).collect();
+        for &rank in waiting {
+            let ops = &plan.programs[rank].ops;
+            let first = ops.iter().position(|op| matches!(op.kind, OpKind::Recv { .. })).unwrap();
+            progress[rank].op.store(first, Ordering::Relaxed);
+            progress[rank].waits.store(true, Ordering::Relaxed);
+        }
+        let shared =
+            Shared { plan: &plan, regions: Vec::new(), options: &options, start: Instant::now(), progress };
+        shared.blame(2).rank
+    }
+
+    #[test]
+    fn the_end_of_a_chain_of_waiting_ranks_is_to_blame() {
+        assert_eq!(blamed(&[3]), 2);
+        assert_eq!(blamed(&[3, 2]), 1);
+        assert_eq!(blamed(&[3, 2, 1]), 0);
+        assert_eq!(blamed(&[3, 2, 1, 0]), 2, "in a circle, the sender");
+    }
+}
