@@ -4,7 +4,6 @@ mod args;
 mod commands;
 mod documents;
 mod output;
-mod presets;
 mod setup;
 
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+use ringlab_experiments::presets;
 
 /// An expectation failed: a plan is refused, an error is above its bound.
 const FAILED: u8 = 1;

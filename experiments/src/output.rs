@@ -49,6 +49,11 @@ pub fn emit<Row: Serialize>(
         Format::Json => serde_json::to_string_pretty(json)? + "\n",
         Format::Csv => csv_text(rows)?,
     };
+    emit_text(args, &text)
+}
+
+/// Writes text as it is, whatever the format.
+pub fn emit_text(args: &OutputArgs, text: &str) -> Result<()> {
     match &args.output {
         Some(path) => write_file(path, text.as_bytes()),
         None => Ok(std::io::stdout().lock().write_all(text.as_bytes())?),

@@ -1,7 +1,10 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
 pub mod bound;
+pub mod check;
 pub mod config;
+pub mod cost;
+pub mod engine;
 pub mod layout;
 pub mod mask;
 pub mod metrics;
@@ -11,5 +14,6 @@ pub mod schedule;
 pub mod tiles;
 pub mod timeline;
 pub mod tokens;
+pub mod topology;
 pub mod units;
 pub mod work;

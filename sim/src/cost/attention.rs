@@ -1,0 +1,183 @@
+//! Attention calls: a kernel's work items, and how long they keep the SMs of a device.
+//!
+//! A work item is one query tile of one head and sequence: `prologue + epilogue + (full + partial * partial_cost) * t`,
+//! where `t = tile_q * tile_kv * flops_per_pair / (rate / SMs)` is the time of a full tile on one SM. Items go to the
+//! SMs longest first, so that the last wave holds the lightest ones; a call takes
+//! `(sum of items + idle slots of the last wave * lightest item) / SMs`, and never less than its heaviest item. Equal
+//! items in whole waves make this exact.
+
+use super::whole_picoseconds;
+use crate::config::cluster::KernelRow;
+use crate::tiles::{RowTiles, TileProfile, TileShape};
+use crate::units::SimTime;
+
+const PS_PER_SEC: f64 = 1e12;
+
+/// A kernel's times on one SM, in picoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Kernel {
+    tile: TileShape,
+    full_tile: f64,
+    partial_tile: f64,
+    /// Prologue and epilogue of an item.
+    fixed: f64,
+}
+
+/// The work items of one attention call, in picoseconds of one SM.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Call {
+    /// Number of items.
+    pub items: u64,
+    /// Sum over the items.
+    pub total: f64,
+    /// The item with fewest tiles.
+    pub lightest: f64,
+    /// The item with most tiles.
+    pub heaviest: f64,
+}
+
+impl Kernel {
+    /// The kernel of `row` on a device of `sms` SMs.
+    pub fn new(row: &KernelRow, sms: u32) -> Self {
+        let tile = TileShape { q: u64::from(row.tile_q.max(1)), kv: u64::from(row.tile_kv.max(1)) };
+        let flops = (tile.q * tile.kv * row.pass.flops_per_pair(row.head_dim)) as f64;
+        let full_tile = flops * PS_PER_SEC * f64::from(sms) / row.rate.0;
+        Self {
+            tile,
+            full_tile,
+            partial_tile: full_tile * row.partial_tile_cost,
+            fixed: (row.prologue + row.epilogue).0 as f64,
+        }
+    }
+
+    /// Queries and keys of a tile.
+    pub fn tile(&self) -> TileShape {
+        self.tile
+    }
+
+    /// A call over `repeats` heads (times sequences) with these tiles each.
+    pub fn call(&self, profile: &TileProfile, repeats: u64) -> Call {
+        let tiles = |t: RowTiles| t.full as f64 * self.full_tile + t.partial as f64 * self.partial_tile;
+        let total = profile.rows as f64 * self.fixed + tiles(profile.total);
+        Call {
+            items: profile.rows * repeats,
+            total: total * repeats as f64,
+            lightest: self.fixed + tiles(profile.lightest),
+            heaviest: self.fixed + tiles(profile.heaviest),
+        }
+    }
+}
+
+impl Call {
+    /// How long the call takes on `sms` SMs; nothing without items.
+    pub fn time(&self, sms: u32) -> SimTime {
+        if self.items == 0 {
+            return SimTime::ZERO;
+        }
+        let sms = u64::from(sms.max(1));
+        let idle = self.items.next_multiple_of(sms) - self.items;
+        let spread = (self.total + idle as f64 * self.lightest) / sms as f64;
+        whole_picoseconds(spread.max(self.heaviest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::cluster::{Dtype, Grid, Pass};
+    use crate::mask::{Documents, Mask, Pattern};
+    use crate::tiles;
+    use crate::tokens::{Progression, TokenSet};
+    use crate::units::FlopsPerSec;
+    use proptest::prelude::*;
+    use std::cmp::Reverse;
+
+    fn row(tile_q: u32, tile_kv: u32, sms: u32) -> KernelRow {
+        KernelRow {
+            name: "test".into(),
+            head_dim: 64,
+            dtype: Dtype::Bf16,
+            pass: Pass::Forward,
+            tile_q,
+            tile_kv,
+            // A full tile takes 1000 ps on one SM.
+            rate: FlopsPerSec(f64::from(tile_q * tile_kv * 4 * 64) * 1e9 * f64::from(sms)),
+            partial_tile_cost: 1.5,
+            prologue: SimTime(700),
+            epilogue: SimTime(300),
+            grid: Grid::Persistent,
+            source: "test".into(),
+        }
+    }
+
+    fn causal(rows: u64, tile: u64) -> TileProfile {
+        let n = rows * tile;
+        let all = TokenSet::new([Progression::contiguous(0, n)]);
+        let mask = Mask::new(Pattern::Causal, &Documents::single(n));
+        tiles::profile(&mask, &all, &all, TileShape { q: tile, kv: tile })
+    }
+
+    /// Every item of a causal square on the SM that is free first, longest first.
+    fn longest_first(rows: u64, repeats: u64, sms: usize) -> u64 {
+        let mut items: Vec<u64> =
+            (0..repeats).flat_map(|_| (0..rows).map(|full| 1000 + full * 1000 + 1500)).collect();
+        items.sort_unstable_by_key(|&i| Reverse(i));
+        let mut free = vec![0; sms];
+        for item in items {
+            *free.iter_mut().min().unwrap() += item;
+        }
+        free.into_iter().max().unwrap()
+    }
+
+    #[test]
+    fn equal_items_in_waves_are_exact() {
+        let kernel = Kernel::new(&row(128, 128, 132), 132);
+        let profile = TileProfile {
+            rows: 33,
+            total: RowTiles { full: 33 * 10, partial: 0 },
+            empty: 0,
+            heaviest: RowTiles { full: 10, partial: 0 },
+            lightest: RowTiles { full: 10, partial: 0 },
+        };
+        // One item is 1 + 10 ns.
+        assert_eq!(kernel.call(&profile, 4).time(132), SimTime(11_000));
+        assert_eq!(kernel.call(&profile, 8).time(132), SimTime(22_000));
+        assert_eq!(kernel.call(&profile, 9).time(132), SimTime(33_000), "33 items more need another wave");
+        assert_eq!(kernel.call(&profile, 1).time(132), SimTime(11_000));
+    }
+
+    #[test]
+    fn single_pairs_on_one_sm_are_exact_work() {
+        let mut ideal = row(1, 1, 1);
+        (ideal.prologue, ideal.epilogue, ideal.partial_tile_cost) = (SimTime::ZERO, SimTime::ZERO, 1.0);
+        let call = Kernel::new(&ideal, 1).call(&causal(100, 1), 3);
+        assert_eq!(call.time(1), SimTime(3 * 1000 * 100 * 101 / 2));
+    }
+
+    #[test]
+    fn nothing_to_do_takes_no_time_and_no_rate_takes_for_ever() {
+        let kernel = Kernel::new(&row(64, 64, 8), 8);
+        assert_eq!(kernel.call(&TileProfile::default(), 8).time(8), SimTime::ZERO);
+        let stopped = KernelRow { rate: FlopsPerSec(0.0), ..row(64, 64, 8) };
+        assert_eq!(Kernel::new(&stopped, 8).call(&causal(4, 64), 1).time(8), SimTime::NEVER);
+        let ideal = KernelRow { rate: FlopsPerSec(f64::INFINITY), ..row(64, 64, 8) };
+        assert_eq!(
+            Kernel::new(&ideal, 8).call(&causal(4, 64), 2).time(8),
+            SimTime(1000),
+            "only the prologue"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_is_near_the_longest_first_schedule(rows in 1u64..40, repeats in 1u64..40, sms in 1u32..140) {
+            let kernel = Kernel::new(&row(64, 64, sms), sms);
+            let call = kernel.call(&causal(rows, 64), repeats);
+            let (time, exact) = (call.time(sms).0, longest_first(rows, repeats, sms as usize));
+            prop_assert!(time as f64 >= call.total / f64::from(sms), "below the work bound");
+            prop_assert!(time as f64 >= call.heaviest, "below the heaviest item");
+            // List scheduling is within one item of the optimum, and so is the closed form.
+            prop_assert!(time.abs_diff(exact) as f64 <= call.heaviest, "{} for {}", time, exact);
+        }
+    }
+}

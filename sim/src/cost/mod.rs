@@ -1,0 +1,97 @@
+//! What operations cost on a cluster's device: attention calls by their tiles, merges by the bytes they move.
+
+mod attention;
+mod cache;
+mod memory;
+
+pub use attention::{Call, Kernel};
+pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
+
+use crate::config::cluster::{Cluster, NoKernel};
+use crate::plan::{BlockId, Buf, MaskId, OpKind, Plan, Program};
+use crate::tiles::{self, TileShape};
+use crate::units::{Bytes, SimTime};
+use crate::work;
+
+use cache::{Geometries, Geometry};
+
+/// Prices operations on the devices of one cluster, and remembers the tile counts of geometries that it has seen.
+#[derive(Debug, Clone)]
+pub struct Costs {
+    cluster: Cluster,
+    geometries: Geometries,
+}
+
+impl Costs {
+    /// Prices on the devices of `cluster`.
+    pub fn new(cluster: &Cluster) -> Self {
+        Self { cluster: cluster.clone(), geometries: Geometries::new(true) }
+    }
+
+    /// As [`Costs::new`], but the tiles of every call are counted anew: slower, with the same results.
+    pub fn uncached(cluster: &Cluster) -> Self {
+        Self { cluster: cluster.clone(), geometries: Geometries::new(false) }
+    }
+
+    /// SMs of a device, at least one.
+    pub fn sms(&self) -> u32 {
+        self.cluster.device.sms.max(1)
+    }
+
+    /// The attention kernel of a plan.
+    ///
+    /// # Errors
+    /// [`NoKernel`] if the cluster's table has none for the plan's heads, element type and pass.
+    pub fn kernel(&self, plan: &Plan) -> Result<Kernel, NoKernel> {
+        let row = self.cluster.kernel(plan.shape.head_dim, plan.shape.dtype, plan.pass)?;
+        Ok(Kernel::new(row, self.sms()))
+    }
+
+    /// The work items of an attention call with `kernel`, over all heads and sequences.
+    pub fn call(&mut self, plan: &Plan, kernel: &Kernel, q: BlockId, kv: BlockId, mask: MaskId) -> Call {
+        let profile = self.geometry(plan, kernel.tile(), q, kv, mask).profile;
+        kernel.call(&profile, repeats(plan, q))
+    }
+
+    /// FLOPs of an attention call by the mask's area, over all heads and sequences.
+    pub fn flops(&mut self, plan: &Plan, kernel: &Kernel, q: BlockId, kv: BlockId, mask: MaskId) -> f64 {
+        let pairs = self.geometry(plan, kernel.tile(), q, kv, mask).pairs;
+        let each = plan.pass.flops_per_pair(plan.shape.head_dim);
+        pairs as f64 * each as f64 * repeats(plan, q) as f64
+    }
+
+    /// Time of an operation that streams device memory; zero for one that does not.
+    pub fn memory_time(&self, plan: &Plan, program: &Program, kind: &OpKind) -> SimTime {
+        let bytes = |buffer: Buf| program.buffers[usize::from(buffer.0)].bytes;
+        let moved = match *kind {
+            OpKind::Merge { from, into } => merge_bytes(bytes(from).min(bytes(into))),
+            OpKind::Accumulate { from, into } => accumulate_bytes(bytes(from).min(bytes(into))),
+            OpKind::Preprocess { delta, .. } => preprocess_bytes(&plan.shape, bytes(delta)),
+            _ => Bytes(0),
+        };
+        moved / self.cluster.device.reached.hbm
+    }
+
+    fn geometry(&mut self, plan: &Plan, tile: TileShape, q: BlockId, kv: BlockId, mask: MaskId) -> Geometry {
+        let (q, kv, on) = (&plan.block(q).tokens, &plan.block(kv).tokens, plan.mask(mask));
+        let count = || Geometry { profile: tiles::profile(on, q, kv, tile), pairs: work::pairs(on, q, kv) };
+        // Without a mask there are closed forms, cheaper than a look-up.
+        if mask == MaskId::NONE { count() } else { self.geometries.get_or_insert(on, q, kv, tile, count) }
+    }
+}
+
+/// How often a call does the work of one head of one sequence.
+fn repeats(plan: &Plan, q: BlockId) -> u64 {
+    u64::from(plan.block(q).heads.count) * u64::from(plan.shape.batch)
+}
+
+/// Whole picoseconds, rounded up; within the rounding error of a few `f64` operations of a whole number it is that
+/// number, as in [`SimTime`]'s own quotients. [`SimTime::NEVER`] for what is not finite.
+fn whole_picoseconds(ps: f64) -> SimTime {
+    if !ps.is_finite() {
+        return SimTime::NEVER;
+    }
+    let nearest = ps.round();
+    let is_whole = (ps - nearest).abs() <= ps * (4.0 * f64::EPSILON);
+    SimTime(if is_whole { nearest } else { ps.ceil() } as u64)
+}

@@ -1,0 +1,289 @@
+//! Transfers on their way. A transfer takes its route's latency, then moves its bytes at a rate that it shares fairly
+//! with the others on its links.
+//!
+//! A transfer that finds its links idle gets its end at once, and as long as it stays alone nothing else is computed.
+//! When a transfer joins or leaves others, the links that it touched are marked, and at the end of the instant the
+//! rates of everything connected with them are computed anew: once, however many transfers came and went, so that the
+//! order of events within an instant decides nothing.
+
+use super::fair::Sharing;
+use super::paths::Paths;
+use super::queue::Queue;
+use crate::plan::{MessageId, Rank, Transport};
+use crate::topology::LinkId;
+use crate::units::{Bytes, SimTime};
+
+const PS_PER_SEC: f64 = 1e12;
+const NEVER: u64 = u64::MAX;
+
+/// One side of a transfer: the lane that waits for it, and the task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Side {
+    pub lane: u32,
+    pub task: u32,
+}
+
+/// A transfer on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Flow {
+    pub message: MessageId,
+    pub sides: [Side; 2],
+    /// When both sides were posted.
+    pub start: u64,
+    path: u32,
+    state: State,
+    /// When the first byte moves.
+    active_at: u64,
+    /// When the last byte has arrived, as far as is known.
+    end: u64,
+    /// Bytes to move from `since` on, at `rate` bytes a second.
+    remaining: f64,
+    since: u64,
+    rate: f64,
+    mark: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Gone,
+    /// Its latency passes; an event tells when it is over.
+    Latent,
+    /// Its end is known, as long as nobody joins; the latency may still pass.
+    Scheduled,
+}
+
+/// Who sends how much to whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Transfer {
+    pub message: MessageId,
+    pub from: Rank,
+    pub to: Rank,
+    pub bytes: Bytes,
+    pub sides: [Side; 2],
+}
+
+/// All transfers on their way over one topology.
+#[derive(Debug, Clone)]
+pub(super) struct Flows {
+    paths: Paths,
+    transport: Transport,
+    slots: Vec<Flow>,
+    free: Vec<u32>,
+    links: Vec<LinkUse>,
+    dirty: Vec<LinkId>,
+    epoch: u32,
+    component: Component,
+}
+
+#[derive(Debug, Clone, Default)]
+struct LinkUse {
+    members: Vec<u32>,
+    mark: u32,
+    /// Index in the component that is being computed.
+    local: u32,
+}
+
+/// Links and flows that are connected with each other.
+#[derive(Debug, Clone, Default)]
+struct Component {
+    links: Vec<LinkId>,
+    flows: Vec<u32>,
+    sharing: Sharing,
+}
+
+impl Flows {
+    pub fn new(paths: Paths) -> Self {
+        let links = vec![LinkUse::default(); paths.topology().capacities().len()];
+        Self {
+            paths,
+            transport: Transport::CopyEngine,
+            slots: Vec::new(),
+            free: Vec::new(),
+            links,
+            dirty: Vec::new(),
+            epoch: 0,
+            component: Component::default(),
+        }
+    }
+
+    /// Forgets all transfers; later ones travel by `transport`.
+    pub fn reset(&mut self, transport: Transport) {
+        self.paths.prepare(transport);
+        self.transport = transport;
+        self.slots.clear();
+        self.free.clear();
+        self.dirty.clear();
+        self.epoch = 0;
+        for link in &mut self.links {
+            link.members.clear();
+            link.mark = 0;
+        }
+    }
+
+    pub fn get(&self, flow: u32) -> &Flow {
+        &self.slots[flow as usize]
+    }
+
+    /// Starts a transfer now. `event` makes the queue's event of a flow.
+    pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) {
+        let path = self.paths.find(transfer.from, transfer.to, self.transport);
+        let now = queue.now();
+        let active_at = now.saturating_add(self.paths.get(path).latency);
+        let is_alone = self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
+        let mut flow = Flow {
+            message: transfer.message,
+            sides: transfer.sides,
+            start: now,
+            path,
+            state: State::Latent,
+            active_at,
+            end: NEVER,
+            remaining: transfer.bytes.0 as f64,
+            since: active_at,
+            rate: 0.0,
+            mark: 0,
+        };
+        if is_alone {
+            flow.state = State::Scheduled;
+            flow.rate = self.paths.get(path).idle_rate;
+            flow.end = active_at.saturating_add(self.paths.idle_time(path, transfer.bytes).0);
+        }
+        let posted = if is_alone { flow.end } else { active_at };
+        let slot = self.insert(flow);
+        for &link in self.paths.links(path) {
+            self.links[link as usize].members.push(slot);
+        }
+        queue.push(posted, event(slot));
+    }
+
+    fn insert(&mut self, flow: Flow) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = flow;
+            slot
+        } else {
+            self.slots.push(flow);
+            self.slots.len() as u32 - 1
+        }
+    }
+
+    /// Takes the event of `slot` at time `now`; true if the transfer has ended with it, and its slot is free again.
+    pub fn take_event(&mut self, slot: u32, now: u64) -> bool {
+        let flow = &mut self.slots[slot as usize];
+        match flow.state {
+            State::Latent if flow.active_at == now => {
+                flow.state = State::Scheduled;
+                self.dirty.extend(self.paths.links(flow.path));
+                false
+            }
+            State::Scheduled if flow.end == now => {
+                flow.state = State::Gone;
+                self.free.push(slot);
+                self.leave(slot);
+                true
+            }
+            // Left over from before the rates changed.
+            _ => false,
+        }
+    }
+
+    fn leave(&mut self, slot: u32) {
+        for &link in self.paths.links(self.slots[slot as usize].path) {
+            let members = &mut self.links[link as usize].members;
+            if let Some(i) = members.iter().position(|&m| m == slot) {
+                members.swap_remove(i);
+            }
+            if !members.is_empty() {
+                self.dirty.push(link);
+            }
+        }
+    }
+
+    /// Computes the rates of everything that changed in this instant.
+    pub fn settle(&mut self, queue: &mut Queue, event: impl Fn(u32) -> u32) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        self.epoch += 1;
+        while let Some(link) = self.dirty.pop() {
+            if self.links[link as usize].mark != self.epoch {
+                self.gather(link);
+                self.share(queue, &event);
+            }
+        }
+    }
+
+    /// Collects what is connected with `link`, flows in order of message, links in order of id.
+    fn gather(&mut self, link: LinkId) {
+        let Component { links, flows, .. } = &mut self.component;
+        flows.clear();
+        links.clear();
+        links.push(link);
+        self.links[link as usize].mark = self.epoch;
+        let mut next = 0;
+        while next < links.len() {
+            let link = links[next] as usize;
+            next += 1;
+            for i in 0..self.links[link].members.len() {
+                let slot = self.links[link].members[i];
+                let flow = &mut self.slots[slot as usize];
+                if flow.mark == self.epoch {
+                    continue;
+                }
+                flow.mark = self.epoch;
+                flows.push(slot);
+                for &other in self.paths.links(flow.path) {
+                    let mark = &mut self.links[other as usize].mark;
+                    if *mark != self.epoch {
+                        *mark = self.epoch;
+                        links.push(other);
+                    }
+                }
+            }
+        }
+        links.sort_unstable();
+        flows.sort_unstable_by_key(|&slot| self.slots[slot as usize].message);
+    }
+
+    /// Shares the collected links among the collected flows that move.
+    fn share(&mut self, queue: &mut Queue, event: impl Fn(u32) -> u32) {
+        let Component { links, flows, sharing } = &mut self.component;
+        let capacities = self.paths.topology().capacities();
+        sharing.reset(links.iter().map(|&l| capacities[l as usize].0));
+        for (local, &link) in links.iter().enumerate() {
+            self.links[link as usize].local = local as u32;
+        }
+        flows.retain(|&slot| {
+            let flow = &mut self.slots[slot as usize];
+            if flow.state == State::Scheduled && flow.active_at > queue.now() {
+                flow.state = State::Latent;
+                flow.end = NEVER;
+                queue.push(flow.active_at, event(slot));
+            }
+            if flow.state == State::Scheduled {
+                let crossed = self.paths.links(flow.path).iter().map(|&l| self.links[l as usize].local);
+                sharing.add_flow(self.paths.get(flow.path).limit, crossed);
+            }
+            flow.state == State::Scheduled
+        });
+        for (&slot, &rate) in flows.iter().zip(sharing.fill()) {
+            let flow = &mut self.slots[slot as usize];
+            if flow.end == NEVER || flow.rate != rate {
+                flow.go_on_at(rate, queue.now());
+                queue.push(flow.end, event(slot));
+            }
+        }
+    }
+}
+
+impl Flow {
+    fn go_on_at(&mut self, rate: f64, now: u64) {
+        // An infinite rate over no time moves nothing.
+        if now > self.since {
+            let moved = self.rate * (now - self.since) as f64 / PS_PER_SEC;
+            self.remaining = (self.remaining - moved).max(0.0);
+        }
+        self.since = now;
+        self.rate = rate;
+        self.end = now.saturating_add(SimTime::quotient(self.remaining, rate).0);
+    }
+}

@@ -1,0 +1,170 @@
+//! The discrete-event simulator: a plan, run on modelled GPUs and links, gives a timeline.
+//!
+//! - **Lanes are queues.** An operation starts when the one before it on its lane has ended, what it waits for on other
+//!   lanes has ended, and the host has launched it. Neighbours of one group are posted together, and the lane goes on
+//!   when all of them have ended.
+//! - **A transfer is a rendezvous.** It starts once its send and its receive are both posted, takes its route's latency
+//!   and then moves its bytes; both operations end with it.
+//! - **Links are shared max-min fairly** among the transfers that move at the time.
+//! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
+//!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.
+//! - **Time is whole picoseconds.** Events of one instant may be taken in any order without changing the makespan, since
+//!   rates are computed when the instant is over; the order is fixed all the same, so that reruns are byte-identical.
+
+mod fair;
+mod flows;
+mod paths;
+mod program;
+mod queue;
+mod recorder;
+mod state;
+
+use thiserror::Error;
+
+use crate::config::cluster::{Cluster, Host, NoKernel};
+use crate::cost::Costs;
+use crate::plan::{OpId, Plan, Rank};
+use crate::timeline::Timeline;
+use crate::topology::{Topology, TopologyError};
+use crate::units::SimTime;
+
+pub use recorder::{Discard, Done, Recorder};
+
+use flows::Flows;
+use paths::Paths;
+use program::Tasks;
+use queue::Queue;
+use state::Lanes;
+
+/// How to simulate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SimOptions {
+    /// Takes events of the same instant in a random order, by this seed, instead of the order of posting. The makespan
+    /// is the same; tests hold that.
+    pub shuffle_ties: Option<u64>,
+}
+
+/// Why there is no timeline.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SimError {
+    /// The ranks do not fit on the cluster.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The cluster has no kernel for the plan's heads.
+    #[error(transparent)]
+    Kernel(#[from] NoKernel),
+    /// A machine that was prepared for fewer ranks.
+    #[error("a machine prepared for {prepared} ranks cannot run a plan of {ranks}; prepare one for {ranks}")]
+    TooManyRanks {
+        /// Ranks of the plan.
+        ranks: u32,
+        /// Ranks of the machine.
+        prepared: u32,
+    },
+    /// More operations than can be numbered.
+    #[error("a plan of {operations} operations is too large; the most is {limit}")]
+    TooLarge {
+        /// Operations of the plan.
+        operations: usize,
+        /// The most there may be.
+        limit: usize,
+    },
+    /// A plan that speaks of things that it does not have.
+    #[error("operation {op} of rank {rank} {what}; run `ringlab check` on the plan")]
+    Malformed {
+        /// The rank.
+        rank: Rank,
+        /// The operation.
+        op: OpId,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Operations that wait for each other, or for a message that nobody sends.
+    #[error(
+        "the plan hangs: operation {op} of rank {rank} never {what}, and {left} operations are left; \
+         run `ringlab check` on the plan"
+    )]
+    Hangs {
+        /// The first rank that hangs.
+        rank: Rank,
+        /// Its first operation that never ends.
+        op: OpId,
+        /// "starts" or "meets its other side".
+        what: &'static str,
+        /// Operations that never end.
+        left: usize,
+    },
+    /// A rate of zero, in a kernel or on a link.
+    #[error(
+        "at {after} something goes on for ever: a rate of zero among the cluster's kernels or links, or a time beyond 213 days"
+    )]
+    NeverEnds {
+        /// The last instant at which anything ended.
+        after: SimTime,
+    },
+}
+
+/// A cluster made ready for plans of up to a number of ranks: links, routes and costs are prepared once and shared by
+/// all plans that it runs, and so is the memory.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    ranks: u32,
+    host: Host,
+    options: SimOptions,
+    costs: Costs,
+    tasks: Tasks,
+    lanes: Lanes,
+    flows: Flows,
+    queue: Queue,
+}
+
+impl Machine {
+    /// Prepares `cluster` for plans of up to `ranks` ranks.
+    ///
+    /// # Errors
+    /// [`SimError::Topology`] if the ranks do not fit.
+    pub fn new(cluster: &Cluster, ranks: u32, options: &SimOptions) -> Result<Self, SimError> {
+        let topology = Topology::new(cluster, ranks)?;
+        Ok(Self {
+            ranks,
+            host: cluster.host.clone(),
+            options: *options,
+            costs: Costs::new(cluster),
+            tasks: Tasks::default(),
+            lanes: Lanes::default(),
+            flows: Flows::new(Paths::new(topology, ranks)),
+            queue: Queue::new(),
+        })
+    }
+}
+
+/// Runs `plan` on `cluster`, rank r on GPU r.
+///
+/// # Errors
+/// [`SimError`] if the plan does not fit the cluster or never ends.
+pub fn simulate(plan: &Plan, cluster: &Cluster, options: &SimOptions) -> Result<Timeline, SimError> {
+    let mut machine = Machine::new(cluster, plan.ranks(), options)?;
+    let mut done = Vec::with_capacity(plan.op_count());
+    let makespan = simulate_with(plan, &mut machine, &mut done)?;
+    recorder::timeline(plan, &mut machine.costs, done, makespan)
+}
+
+/// Runs `plan` on a machine that is used again and again; returns the makespan and tells `recorder` of every operation.
+///
+/// # Errors
+/// [`SimError`] if the plan does not fit the machine or never ends.
+pub fn simulate_with<R: Recorder>(
+    plan: &Plan,
+    machine: &mut Machine,
+    recorder: &mut R,
+) -> Result<SimTime, SimError> {
+    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue } = machine;
+    if plan.ranks() > *ranks {
+        return Err(SimError::TooManyRanks { ranks: plan.ranks(), prepared: *ranks });
+    }
+    tasks.load(plan, costs, host)?;
+    lanes.load(tasks, plan.messages.len());
+    flows.reset(plan.transport);
+    queue.reset(options.shuffle_ties);
+    state::Run { plan, tasks, lanes, flows, queue, recorder }.run()
+}
