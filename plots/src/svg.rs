@@ -146,7 +146,9 @@ impl Svg {
 
     /// A line of text. `textLength` holds its measured width, so that other fonts take no more room.
     pub fn text(&mut self, t: Text<'_>) {
-        if t.content.is_empty() {
+        // As XML shows it.
+        let content = t.content.split_whitespace().collect::<Vec<_>>().join(" ");
+        if content.is_empty() {
             return;
         }
         let (x, y, size) = (Num(t.x), Num(t.y), Num(t.font.size));
@@ -162,8 +164,8 @@ impl Svg {
         if t.upwards {
             self.put(format_args!(r#" transform="rotate(-90 {x} {y})""#));
         }
-        let width = Num(t.font.width(t.content));
-        let content = Escaped(t.content);
+        let width = Num(t.font.width(&content));
+        let content = Escaped(&content);
         self.put(format_args!(
             " textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\">{content}</text>\n"
         ));
