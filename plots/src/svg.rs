@@ -179,14 +179,14 @@ impl Svg {
              font-family=\"{FAMILY}\" role=\"img\">\n"
         );
         if !title.is_empty() {
-            write!(out, "<title>{}</title>\n", Escaped(title)).expect("writing to a String does not fail");
+            writeln!(out, "<title>{}</title>", Escaped(title)).expect("writing to a String does not fail");
         }
         if !defs.is_empty() {
             out.push_str("<defs>\n");
             out.push_str(defs);
             out.push_str("</defs>\n");
         }
-        write!(out, "<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>\n")
+        writeln!(out, "<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>")
             .expect("writing to a String does not fail");
         out.push_str(&self.body);
         out.push_str("</svg>\n");

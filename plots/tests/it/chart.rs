@@ -107,7 +107,8 @@ fn a_gap_breaks_the_line_and_points_outside_are_said() {
 fn many_references_and_long_names_do_not_overlap() {
     let mut chart = example();
     let long = "a reference with a name that is far too long to stand beside a plot";
-    for i in 0..8 {
+    chart.y.format = |v| format!("{v} of something with a very long name indeed");
+    for i in 0..40 {
         let y = 2e14 + f64::from(i) * 1e12;
         chart.references.push(Reference::Horizontal { label: format!("{i} {long}"), y });
         chart
