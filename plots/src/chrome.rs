@@ -1,8 +1,9 @@
 //! Chrome trace events, as <https://ui.perfetto.dev> and chrome://tracing open them.
 //!
 //! Every rank of every schedule is a process, every lane a thread; spans of one lane that overlap in time, such as the
-//! transfers of a group, are spread over further threads, because slices of one thread must nest. Spans are complete events (`ph` X) with `ts` and
-//! `dur` in microseconds, exact to the picosecond; a message is a flow (`ph` s and f) from its send to its receive.
+//! transfers of a group, are spread over further threads, because slices of one thread must nest. Spans are complete
+//! events (`ph` X) with `ts` and `dur` in microseconds, exact to the picosecond; a message is a flow (`ph` s and f) from
+//! its send to its receive.
 
 use std::io::{self, Write};
 
@@ -116,7 +117,7 @@ impl<W: Write> Events<W> {
         ))
     }
 
-    /// One end of a message: its start at the sender, or its end at the receiver, not before `start`.
+    /// One end of a message: its start at the sender, or where it starts at the receiver, not before `start`.
     fn flow(&mut self, span: &Span, thread: Thread, id: u64, start: u64) -> io::Result<()> {
         let (phase, binding, at) = match span.kind {
             SpanKind::Send => ("s", "", start),
