@@ -6,6 +6,7 @@ mod documents;
 mod figures;
 mod grid;
 mod output;
+mod predict;
 pub mod presets;
 mod setup;
 
