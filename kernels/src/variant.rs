@@ -300,17 +300,23 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
 }
 
 /// Four warps of 32 queries, so that each key fragment read from shared memory feeds two products; two CTAs share a
-/// multiprocessor.
+/// multiprocessor, whose shared memory holds two stages of keys and values at D = 64 only.
 fn portable_forward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
     let (tile_q, tile_kv) = (128, 64);
+    let stages = match head_dim {
+        HeadDim::D64 => 2,
+        HeadDim::D128 => 1,
+    };
+    let mut kernel = Kernel::base("portable-forward", dtype, head_dim);
+    kernel.defines.push(format!("STAGES={stages}"));
     Kernel {
         source: "portable/forward.cu",
         entry: "portable_forward",
         tile_q,
         tile_kv,
         threads: 128,
-        shared: SharedMemory::Bytes(2 * ((tile_q + 2 * tile_kv) * head_dim.elements()) as u32),
-        ..Kernel::base("portable-forward", dtype, head_dim)
+        shared: SharedMemory::Bytes(2 * ((tile_q + 2 * stages * tile_kv) * head_dim.elements()) as u32),
+        ..kernel
     }
 }
 
@@ -321,7 +327,9 @@ fn portable_backward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool)
         HeadDim::D64 => 128,
         HeadDim::D128 => 64,
     };
-    let elements = 2 * ((tile_kv + stages * tile_q) * head_dim.elements() + tile_q * tile_kv);
+    // Two tensors of each kind in 16 bits, and two fp32 numbers a query.
+    let elements = (tile_kv + stages * tile_q) * head_dim.elements() + tile_q * tile_kv;
+    let bytes = 2 * 2 * elements + 2 * 4 * stages * tile_q;
     let mut kernel = Kernel::base("portable-backward", dtype, head_dim);
     kernel.name = format!("{}-{tile_q}x{tile_kv}", kernel.name);
     kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
@@ -331,7 +339,7 @@ fn portable_backward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool)
         tile_q,
         tile_kv,
         threads: 256,
-        shared: SharedMemory::Bytes(2 * elements as u32),
+        shared: SharedMemory::Bytes(bytes as u32),
         ..kernel
     }
 }
