@@ -16,8 +16,8 @@ template <int D> struct Consumer {
     const BackwardArgs& args;
     Shared<D>& shared;
     const Lane lane;
-    Ring ring;
-    Ring slots;
+    Ring<T::stages> ring;
+    Ring<item_slots> slots;
 
     DEVICE void run() {
         for (;;) {
@@ -27,7 +27,7 @@ template <int D> struct Consumer {
             if (item.tile < 0) return;
             process(item);
             release(pipe);
-            ++slots.uses;
+            slots.advance();
         }
     }
 
@@ -65,35 +65,28 @@ template <int D> struct Consumer {
 
     // Sums dK and dV over the query tiles of the item and hands dQ of each to the writer.
     DEVICE void accumulate(const Item& item, Gradient& dk, Gradient& dv) {
-        Scores s, dp;
-        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.uses & 1);
+        Scores s;
+        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.odd());
         wait_full(shared.q_pipe[ring.stage()], ring.parity());
         wgmma::pin(dk);
         wgmma::pin(dv);
         start_scores(s);
-        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.uses & 1);
-        if (T::early_dp) {
-            wait_full(shared.do_pipe[ring.stage()], ring.parity());
-            start_dp(dp);
-            wgmma::wait<1>();
-        } else {
-            wgmma::wait<0>();
-        }
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.odd());
+        wgmma::wait<0>();
         wgmma::pin(s);
         // A branch around the products of the next tile would serialise them all. So the last tile is a copy of the loop
         // without them, or, where the registers do not allow that, multiplies whatever the stage holds to no use.
-        for (int left = item.count() * item.heads; left > T::last_apart; --left) step<false>(item, s, dp, dk, dv, left > 1);
-        if (T::last_apart) step<true>(item, s, dp, dk, dv, false);
+        for (int left = item.count() * item.heads; left > T::last_apart; --left) step<false>(item, s, dk, dv, left > 1);
+        if (T::last_apart) step<true>(item, s, dk, dv, false);
         arrive(shared.kv_empty);
     }
 
-    // One query tile; S of it is complete, dP issued if early_dp. Issues the same for the next unless this is the last.
-    template <bool Last> DEVICE void step(const Item& item, Scores& s, Scores& dp, Gradient& dk, Gradient& dv, bool more) {
+    // One query tile, S of which is complete; issues S of the next unless this is the last.
+    template <bool Last> DEVICE void step(const Item& item, Scores& s, Gradient& dk, Gradient& dv, bool more) {
         const int stage = ring.stage();
-        if (!T::early_dp) {
-            wait_full(shared.do_pipe[stage], ring.parity());
-            start_dp(dp);
-        }
+        wait_full(shared.do_pipe[stage], ring.parity());
+        Scores dp;
+        start_dp(dp);
         u32 ds16[T::score_registers / 2];
         score_gradient(ds16, item, s, dp, dv);
         ptx::named_sync(scores_barrier, consumer_threads);
@@ -104,9 +97,9 @@ template <int D> struct Consumer {
         float dq[32];
         wgmma::pin(ds16);
         wgmma::fence();
-        multiply_dq<D>(dq, shared.ds[stage], shared.k, lane.group);
+        multiply_dq<D>(dq, shared.ds, shared.k, lane.group);
         wgmma::commit();
-        ++ring.uses;
+        ring.advance();
         if (!Last) {
             if (T::last_apart || more) wait_full(shared.q_pipe[ring.stage()], ring.parity());
             start_scores(s);
@@ -115,14 +108,9 @@ template <int D> struct Consumer {
         wgmma::commit();
         wgmma::wait<Last ? 1 : 2>();
         wgmma::pin(dq);
+        arrive(shared.ds_empty);
         add_dq(dq);
-        if (!Last && T::early_dp) {
-            wait_full(shared.do_pipe[ring.stage()], ring.parity());
-            start_dp(dp);
-            wgmma::wait<1>();
-        } else {
-            wgmma::wait<0>();
-        }
+        wgmma::wait<0>();
         wgmma::pin(s);
         wgmma::pin(dk);
         release(shared.q_pipe[stage]);
@@ -157,14 +145,15 @@ template <int D> struct Consumer {
         wgmma::commit();
         differentiate(s, dp, stats, lane.column());
         pack(ds16, s);
-        store_ds<T::q>(shared.ds[stage], ds16, lane);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.ds_empty), (ring.odd()) ^ 1);
+        store_ds<T::q>(shared.ds, ds16, lane);
         ptx::fence_async_shared();
     }
 
     // Hands a tile of dQ to the writer.
     DEVICE void add_dq(const float (&dq)[32]) {
         // Used once a stage; the ring has gone on.
-        ptx::mbarrier_wait(ptx::shared_address(&shared.dq_pipe.empty), ring.uses & 1);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.dq_pipe.empty), ring.odd());
         stage_dq(shared.dq[lane.group][0], dq, lane, ds_factor(args));
         ptx::fence_async_shared();
         arrive(shared.dq_pipe.full);

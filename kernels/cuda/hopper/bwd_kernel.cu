@@ -12,6 +12,7 @@ template <int D> DEVICE void init_barriers(Shared<D>& shared) {
     init(shared.k_full, 1);
     init(shared.v_full, 1);
     init(shared.kv_empty, consumer_warps);
+    init(shared.ds_empty, consumer_warps);
     init(shared.dq_pipe.full, consumer_warps);
     init(shared.dq_pipe.empty, 1);
     for (int stage = 0; stage < T::stages; ++stage) {

@@ -17,9 +17,8 @@ template <int D> struct Tile {
     static constexpr int kv = tile_kv;
     // Queries a tile. The registers decide: per thread D for dK and dV, q / 2 each for S, dP, P and dS together, 32 for dQ.
     static constexpr int q = D == 128 ? 64 : 128;
-    static constexpr int stages = 2;           // of Q and dO
-    // Where registers allow: dP of the next tile is issued with its S; the last tile has code of its own.
-    static constexpr bool early_dp = D == 128, last_apart = D == 128;
+    static constexpr int stages = 3;           // of Q and dO
+    static constexpr bool last_apart = D == 128;  // the last query tile has code of its own (registers allow it)
     static constexpr int column_blocks = D / 64;
     static constexpr int score_registers = q / 2, gradient_registers = D / 2;
 };
@@ -113,20 +112,26 @@ template <int D> struct Shared {
     using T = Tile<D>;
     u16 k[T::kv * D], v[T::kv * D];
     u16 q[T::stages][T::q * D], d_o[T::stages][T::q * D];
-    u16 ds[2][T::q * T::kv];                   // [64-key half][query][64 keys], for alternate query tiles
+    u16 ds[T::q * T::kv];                      // [64-key half][query][64 keys]
     float dq[consumer_groups][dq_blocks][64 * dq_block_columns];
     Stats<T::q> stats[T::stages];
-    u64 k_full, v_full, kv_empty;
+    u64 k_full, v_full, kv_empty, ds_empty;
     Pipeline q_pipe[T::stages], do_pipe[T::stages], dq_pipe, item_pipe[item_slots];
     Item items[item_slots];
     Schedule schedule;
 };
 
-// Position in a ring of two: the n-th use has stage n % 2 and parity n / 2 % 2.
-struct Ring {
-    u32 uses = 0;
-    DEVICE int stage() const { return uses & 1; }
-    DEVICE u32 parity() const { return uses >> 1 & 1; }
+// Position in a ring of buffers: stage and parity of the next use, and whether it is an odd one. One register.
+template <int Stages> struct Ring {
+    u32 state = 0;                             // stage, parity, odd from the top
+
+    DEVICE u32 stage() const { return state >> 2; }
+    DEVICE u32 parity() const { return state >> 1 & 1; }
+    DEVICE u32 odd() const { return state & 1; }
+    DEVICE void advance() {
+        state = (state ^ 1) + 4;
+        if (stage() == Stages) state = (state & 3) ^ 2;
+    }
 };
 
 }  // namespace bwd

@@ -14,7 +14,7 @@ template <int D> struct Writer {
     using T = Tile<D>;
     const BackwardArgs& args;
     Shared<D>& shared;
-    Ring slots;
+    Ring<item_slots> slots;
     u32 parity = 0;
 
     DEVICE void run() {
@@ -29,7 +29,7 @@ template <int D> struct Writer {
                 for (int left = item.count(); left > 0; --left, tile = item.after(tile)) add(item, item.head + head, tile);
             }
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
-            ++slots.uses;
+            slots.advance();
         }
         ptx::bulk_wait<0>();
     }
