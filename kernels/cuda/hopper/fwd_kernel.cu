@@ -13,6 +13,7 @@ extern "C" __device__ const int forward_shared_bytes = sizeof(Shared);
 
 DEVICE void init_barriers(Barriers& barriers) {
     const auto init = [](u64& barrier, u32 arrivals) { ptx::mbarrier_init(ptx::shared_address(&barrier), arrivals); };
+    init(barriers.item_due, 1);
     init(barriers.q_full, 1);
     init(barriers.q_empty, tile::consumer_warps);
     for (int stage = 0; stage < STAGES; ++stage) {

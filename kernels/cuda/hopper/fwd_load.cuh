@@ -54,11 +54,6 @@ struct Gate {
     }
 };
 
-DEVICE void wait_empty(u64& barrier, u32 phase) {
-    if (CLUSTER == 1) wait_barrier(barrier, phase);
-    else ptx::mbarrier_wait_cluster(ptx::shared_address(&barrier), phase);
-}
-
 DEVICE int own_tile(const Work& work) { return work.q_tiles[cluster_rank()]; }
 
 // Tiles of this CTA's queries that need no mask.
@@ -67,6 +62,8 @@ DEVICE schedule::Span full_tiles(const Segment& segment, const Work& work) {
     const TileRange range = segment.ranges[own_tile(work)];
     return {range.full_first, min(range.full_last, segment.len / TILE_KV)};
 }
+
+constexpr int lookahead = 3;  // key tiles
 
 struct Producer {
     const ForwardArgs& args;
@@ -83,7 +80,7 @@ struct Producer {
 
     DEVICE void load_k(const Work& work, const TileTag& tag, int n) {
         const u32 slot = k.slot();
-        wait_empty(shared.barriers.k_empty[slot], k.phase() ^ 1);
+        wait_barrier(shared.barriers.k_empty[slot], k.phase() ^ 1);
         shared.tags[slot] = tag;
         load_kv_tile(shared.k[slot], args.segments[tag.segment].k_map, shared.barriers.k_full[slot], n * TILE_KV,
                      work.kv_head, work.batch);
@@ -92,14 +89,21 @@ struct Producer {
 
     DEVICE void load_v(const Work& work, RingPosition<STAGES> v, int segment, int n) {
         const u32 slot = v.slot();
-        wait_empty(shared.barriers.v_empty[slot], v.phase() ^ 1);
+        wait_barrier(shared.barriers.v_empty[slot], v.phase() ^ 1);
         load_kv_tile(shared.v[slot], args.segments[segment].v_map, shared.barriers.v_full[slot], n * TILE_KV,
                      work.kv_head, work.batch);
     }
 
+    // The next item is fetched while the last tiles of this one are on their way: time enough for an atomic and two loads.
+    DEVICE void announce(int left) {
+        if (left == lookahead) arrive_barrier(shared.barriers.item_due);
+    }
+
     // Key tiles run from the last to the first; the values of a tile follow the keys of the next.
     DEVICE void load_item(const Work& work) {
-        if (work.tiles == 0) return;
+        int left = work.tiles;
+        if (left <= lookahead) announce(lookahead);
+        if (left == 0) return;
         load_q(work);
         int pending = -1, pending_segment = 0;
         for (int s = work.segment_first; s < work.segment_last; ++s) {
@@ -108,6 +112,8 @@ struct Producer {
             gate.pass(s);
             const schedule::Span full = full_tiles(args.segments[s], work);
             for (int n = needed.last - 1; n >= needed.first; --n) {
+                if (left > lookahead) announce(left - 1);
+                --left;
                 load_k(work, {n >= full.first && n < full.last ? -1 : n, s}, n);
                 if (pending >= 0) load_v(work, k.before().before(), pending_segment, pending);
                 pending = n;

@@ -39,10 +39,12 @@ DEVICE int count_tiles(const ForwardArgs& args, const Work& work) {
 }
 
 // Items go section by section of head_section heads; in a section the longest query tiles of all its heads come first.
+// In segment-major order, where items are dealt out, one section holds all heads: only the whole list sorted deals evenly.
 DEVICE void locate(const ForwardArgs& args, int item, Work& work) {
-    const int groups = query_groups(args);
-    const int section_start = item / (args.head_section * groups) * args.head_section;
-    const int heads = min(args.head_section, args.heads * args.batch - section_start);
+    const int groups = query_groups(args), all_heads = args.heads * args.batch;
+    const int section_heads = args.segment_major ? all_heads : args.head_section;
+    const int section_start = item / (section_heads * groups) * section_heads;
+    const int heads = min(section_heads, all_heads - section_start);
     const int rest = item - section_start * groups;
     const int head = section_start + rest % heads;
 #pragma unroll
@@ -55,12 +57,14 @@ DEVICE void locate(const ForwardArgs& args, int item, Work& work) {
     work.batch = head / args.heads;
 }
 
+DEVICE void wait_asleep(u64& barrier, u32 phase) { ptx::mbarrier_wait_asleep(ptx::shared_address(&barrier), phase); }
+
 struct Publisher {
     Shared& shared;
     RingPosition<work_slots> position;
 
     DEVICE Work& wait_slot() {
-        wait_barrier(shared.barriers.work_empty[position.slot()], position.phase() ^ 1);
+        wait_asleep(shared.barriers.work_empty[position.slot()], position.phase() ^ 1);
         return shared.work[position.slot()];
     }
 
@@ -70,7 +74,7 @@ struct Publisher {
     }
 };
 
-// One item over segments [first, last). An item that changes nothing is not published.
+// One item over segments [first, last). In segment-major order an item that changes nothing is not published.
 DEVICE void offer(const ForwardArgs& args, Publisher& publisher, int item, int first, int last) {
     Work& work = publisher.wait_slot();
     locate(args, item, work);
@@ -83,16 +87,17 @@ DEVICE void offer(const ForwardArgs& args, Publisher& publisher, int item, int f
     work.load_state = load_state;
     work.store_state = args.carry_out || last < args.segment_count;
     work.finish = finish;
-    if (tiles > 0 || finish || !load_state) publisher.publish();
+    if (tiles > 0 || finish || !load_state || !args.segment_major) publisher.publish();
 }
 
-// Whoever is free takes the next item. The CTAs of a cluster, which must agree, take turns instead.
+// Whoever is free takes the next item: not earlier than the producer says, or the last and shortest items would be
+// handed out while others still have long ones to start. The CTAs of a cluster, which must agree, take turns instead.
 DEVICE void item_major(const ForwardArgs& args, Publisher& publisher, int items) {
     int item = blockIdx.x / CLUSTER;
-    while (item < items) {
-        const int next = CLUSTER == 1 ? gridDim.x + atomicAdd(args.work_counter, 1) : item + gridDim.x / CLUSTER;
+    for (u32 count = 0; item < items; ++count) {
         offer(args, publisher, item, 0, args.segment_count);
-        item = next;
+        wait_asleep(publisher.shared.barriers.item_due, count & 1);
+        item = CLUSTER == 1 ? gridDim.x + atomicAdd(args.work_counter, 1) : item + gridDim.x / CLUSTER;
     }
 }
 

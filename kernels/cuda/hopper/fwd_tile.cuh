@@ -69,6 +69,7 @@ struct Barriers {
     u64 q_full, q_empty;
     u64 k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     u64 work_full[work_slots], work_empty[work_slots];
+    u64 item_due;   // completes once an item: the scheduler may take the next one
 };
 
 struct Shared {
@@ -88,7 +89,6 @@ template <int Slots> struct RingPosition {
     DEVICE u32 slot() const { return count % Slots; }
     DEVICE u32 phase() const { return count / Slots & 1; }
     DEVICE RingPosition before() const { return {count - 1}; }
-    DEVICE RingPosition after() const { return {count + 1}; }
     DEVICE void advance() { ++count; }
 };
 

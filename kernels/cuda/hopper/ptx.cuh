@@ -35,14 +35,6 @@ DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Also orders what threads of other CTAs of the cluster did before they arrived.
-DEVICE void mbarrier_wait_cluster(u32 barrier, u32 parity) {
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra WAIT; }" ::"r"(barrier), "r"(parity) : "memory");
-}
-
 DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{ .reg .pred done;\n"
@@ -50,11 +42,24 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
         "@!done bra WAIT; }" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// Arrives at the barrier at the same offset in CTA `rank` of the cluster.
+// Arrives at the barrier at the same offset in CTA `rank` of the cluster. Orders what wgmma read before it, and nothing
+// else for the other CTA: release.cluster would drain every access to global memory.
 DEVICE void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
     asm volatile(
         "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(rank) : "memory");
+        "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(rank) : "memory");
+}
+
+// The same for a thread with time to spare: sleeps between looks instead of taking issue slots from its neighbours.
+DEVICE void mbarrier_wait_asleep(u32 barrier, u32 parity) {
+    u32 done = 0;
+    while (true) {
+        asm volatile(
+            "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+        if (done) return;
+        __nanosleep(300);
+    }
 }
 
 // ---- Clusters
