@@ -53,26 +53,29 @@ template <int D> struct Loader {
     }
 
     DEVICE void load_item(const Segment& segment, const Item& item) {
-        constexpr u32 kv_bytes = sizeof(Shared<D>::k);
         // K and V are used once an item, as the slots, which have gone on.
         ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), slots.odd());
         const u32 k_full = ptx::shared_address(&shared.k_full), v_full = ptx::shared_address(&shared.v_full);
-        ptx::mbarrier_arrive_expect(k_full, kv_bytes);
-        load_tile<D>(ptx::shared_address(shared.k), segment.k_map, k_full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
+        load_keys(shared.k, segment.k_map, k_full, item);
         bool first = true;
         for (int head = item.head; head < item.head + item.heads; ++head) {
             int tile = item.start;
             for (int left = item.count(); left > 0; --left, tile = item.after(tile)) {
-                load_queries(shared.q[ring.stage()], args.q_map, shared.q_pipe[ring.stage()], head, tile, item.batch);
+                const int stage = ring.stage();
+                load_queries(shared.q[stage], args.q_map, shared.q_pipe[stage], head, tile, item.batch);
                 if (first) {
-                    ptx::mbarrier_arrive_expect(v_full, kv_bytes);
-                    load_tile<D>(ptx::shared_address(shared.v), segment.v_map, v_full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
+                    load_keys(shared.v, segment.v_map, v_full, item);
                     first = false;
                 }
-                load_queries(shared.d_o[ring.stage()], args.do_map, shared.do_pipe[ring.stage()], head, tile, item.batch);
+                load_queries(shared.d_o[stage], args.do_map, shared.do_pipe[stage], head, tile, item.batch);
                 ring.advance();
             }
         }
+    }
+
+    DEVICE void load_keys(u16* to, const void* map, u32 full, const Item& item) const {
+        ptx::mbarrier_arrive_expect(full, T::kv * D * 2);
+        load_tile<D>(ptx::shared_address(to), map, full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
     }
 
     DEVICE void load_queries(u16* to, const void* map, Pipeline& pipe, int head, int tile, int batch) {
@@ -99,9 +102,10 @@ template <int D> struct StatsLoader {
             const Item& item = shared.items[slots.stage()];
             if (item.tile < 0) return;
             for (int head = 0; head < item.heads; ++head) {
+                const int row_of_heads = item.batch * args.heads + item.head + head;
                 int tile = item.start;
 #pragma unroll 1
-                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) load(item, item.batch * args.heads + item.head + head, tile);
+                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) load(item, row_of_heads, tile);
             }
             __syncwarp();
             if (thread % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
