@@ -33,7 +33,9 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
     let (command, folder) = match arguments {
         [command, folder, ..] => (command.as_str(), FilePath::new(folder)),
         _ => {
-            return Err("usage: lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST [SHORTEST]]".into());
+            return Err(
+                "usage: lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST [SHORTEST]]".into()
+            );
         }
     };
     let path = match arguments.get(2).map(String::as_str) {

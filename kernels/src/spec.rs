@@ -152,8 +152,8 @@ pub enum SpecError {
     /// A launch would throw its result away.
     #[error("the launch has neither an output nor a carried state to write")]
     NoResult,
-    /// Scores scaled by `scale` are compared through a state that is missing.
-    #[error("the launch carries a state in but names none")]
+    /// The launch carries a state, from another launch or from segment to segment, and names no memory for it.
+    #[error("the launch carries a state but names no memory for it")]
     NoState,
 }
 
@@ -238,6 +238,18 @@ pub struct Carry {
     pub state: Option<State>,
 }
 
+/// In which order a launch over several segments works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkOrder {
+    /// Each query tile over all segments: the state stays in registers.
+    #[default]
+    QueryMajor,
+    /// Every query tile over the first segment, then over the second: work starts before late segments are ready. The
+    /// state passes through the memory that [`Carry::state`] names. The portable kernels go on tile by tile instead, to
+    /// the same result.
+    SegmentMajor,
+}
+
 /// Where the finished output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
@@ -268,6 +280,8 @@ pub struct ForwardSpec<'a> {
     pub mask: Intervals<'a>,
     /// Keys and values, attended one segment after the other.
     pub segments: Vec<KeySegment<'a>>,
+    /// Order of the work where there are several segments.
+    pub order: WorkOrder,
     /// State between launches.
     pub carry: Carry,
     /// Finished output, if wanted.
@@ -324,7 +338,7 @@ impl ForwardSpec<'_> {
         self.output.map_or(Ok(()), |output| output.validate(self.dims))?;
         match self.carry {
             Carry { state: Some(state), .. } => state.validate(self.dims)?,
-            Carry { read: false, write: false, state: None } => {}
+            Carry { read: false, write: false, state: None } if self.order == WorkOrder::QueryMajor => {}
             Carry { state: None, .. } => return Err(SpecError::NoState),
         }
         if self.output.is_none() && !self.carry.write { Err(SpecError::NoResult) } else { Ok(()) }

@@ -6,7 +6,9 @@ use cudarc::driver::sys::CUevent_flags;
 
 use crate::abi::Strides;
 use crate::gpu::{Backward, Buffer, Device, Forward, GpuError};
-use crate::spec::{BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, Tensor};
+use crate::spec::{
+    BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, Tensor, WorkOrder,
+};
 use crate::tiles::Intervals;
 
 use super::tensors::{encode, scale};
@@ -243,6 +245,7 @@ impl Setup {
             q: self.q.tensor,
             mask: Intervals { lo: &self.lo, hi: &self.hi },
             segments: (0..self.positions.len()).map(|source| self.segment(source)).collect(),
+            order: WorkOrder::QueryMajor,
             carry: Carry::default(),
             output: Some(Finished { o: self.o.tensor, lse: self.lse.ptr() }),
         }
