@@ -37,8 +37,8 @@ struct Columns {
     int first[2], last[2];
 };
 
-// `row` is the thread's first query; the other is row + 8. Queries past the end see nothing. Each of the four lanes that
-// share the two rows looks for one of their four bounds.
+// `row` is the thread's first query; the other is row + 8. Queries past the end see nothing. Each of the four lanes
+// that share the two rows looks for one of their four bounds.
 DEVICE Columns visible(const ForwardArgs& args, const TileTag& tag, int row, int lane) {
     const Segment& segment = args.segments[tag.segment];
     const int start = tag.index * TILE_KV;

@@ -6,7 +6,6 @@
 namespace softmax {
 
 constexpr float log2_e = 1.4426950408889634f;
-constexpr float ln_2 = 0.6931471805599453f;
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
