@@ -91,13 +91,13 @@ impl Target {
     }
 }
 
-/// How much of the score matrix a mask leaves to compute.
+/// How many keys a tile of the Hopper forward has at D = 128.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Density {
-    /// Nearly all of it.
-    Dense,
-    /// A part, as under a causal mask.
-    Sparse,
+pub enum KeyTile {
+    /// 176: amortises what a tile costs, where little of the score matrix is masked or the sequence is long.
+    Wide,
+    /// 128: wastes less along a diagonal.
+    Narrow,
 }
 
 /// How many CTAs a launch has.
@@ -194,9 +194,9 @@ impl Step {
 
 impl Kernel {
     /// The forward kernel of a target.
-    pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, density: Density) -> Self {
+    pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Self {
         match target.path {
-            Path::Hopper => hopper_forward(dtype, head_dim, density),
+            Path::Hopper => hopper_forward(dtype, head_dim, key_tile),
             Path::Portable => portable_forward(dtype, head_dim),
         }
     }
@@ -225,8 +225,8 @@ impl Kernel {
         let mut kernels: Vec<Self> = Vec::new();
         for dtype in Dtype::ALL {
             for head_dim in HeadDim::ALL {
-                kernels.push(Self::forward(target, dtype, head_dim, Density::Sparse));
-                kernels.push(Self::forward(target, dtype, head_dim, Density::Dense));
+                kernels.push(Self::forward(target, dtype, head_dim, KeyTile::Narrow));
+                kernels.push(Self::forward(target, dtype, head_dim, KeyTile::Wide));
                 kernels.push(Self::backward(target, dtype, head_dim));
                 kernels.extend(Step::ALL.map(|step| Self::step(step, dtype, head_dim)));
             }
@@ -257,12 +257,12 @@ impl Kernel {
     }
 }
 
-/// 64 queries a warpgroup. Wide key tiles amortise the softmax's bookkeeping; narrow ones waste less along a diagonal.
-fn hopper_forward(dtype: Dtype, head_dim: HeadDim, density: Density) -> Kernel {
-    let (tile_q, tile_kv) = match (head_dim, density) {
+/// 64 queries a warpgroup.
+fn hopper_forward(dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Kernel {
+    let (tile_q, tile_kv) = match (head_dim, key_tile) {
         (HeadDim::D64, _) => (192, 128),
-        (HeadDim::D128, Density::Sparse) => (128, 128),
-        (HeadDim::D128, Density::Dense) => (128, 176),
+        (HeadDim::D128, KeyTile::Narrow) => (128, 128),
+        (HeadDim::D128, KeyTile::Wide) => (128, 176),
     };
     let mut kernel = Kernel::base("hopper-forward", dtype, head_dim);
     kernel.name = format!("{}-{tile_q}x{tile_kv}", kernel.name);

@@ -7,7 +7,7 @@ use super::{Device, GpuError};
 use crate::abi::{ForwardArgs, TileRange};
 use crate::spec::{Dims, Dtype, ForwardSpec, WorkOrder};
 use crate::tiles::{key_ranges, longest_first};
-use crate::variant::{Density, Kernel};
+use crate::variant::{Kernel, KeyTile};
 
 #[expect(unsafe_code, reason = "a plain C struct of integers, floats and device addresses")]
 unsafe impl DeviceRepr for ForwardArgs {}
@@ -23,7 +23,7 @@ impl Forward {
     /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
     pub fn prepare(device: &Device, spec: &ForwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
-        let kernel = Kernel::forward(device.target(), spec.dims.dtype, spec.dims.head_dim, density(spec));
+        let kernel = Kernel::forward(device.target(), spec.dims.dtype, spec.dims.head_dim, key_tile(spec));
         let ranges: Vec<Vec<TileRange>> = spec
             .segments
             .iter()
@@ -108,16 +108,18 @@ fn arguments(spec: &ForwardSpec<'_>) -> ForwardArgs {
     args
 }
 
-/// Dense where at least nine tenths of the tiles of 128 x 128 are visited.
-fn density(spec: &ForwardSpec<'_>) -> Density {
+/// Wide where at least nine tenths of the tiles of 128 x 128 are visited, or where there are 32Ki keys or more.
+fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
     const TILE: usize = 128;
-    let (mut visited, mut all) = (0, 0);
+    const LONG: usize = 32 << 10;
+    let (mut visited, mut all, mut keys) = (0, 0, 0);
     for segment in &spec.segments {
         let ranges = key_ranges(spec.mask, TILE, segment.positions, TILE);
         visited += ranges.iter().map(|range| (range.last - range.first) as usize).sum::<usize>();
         all += ranges.len() * segment.positions.len().div_ceil(TILE);
+        keys += segment.positions.len();
     }
-    if visited * 10 >= all * 9 { Density::Dense } else { Density::Sparse }
+    if visited * 10 >= all * 9 || keys >= LONG { KeyTile::Wide } else { KeyTile::Narrow }
 }
 
 /// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at
@@ -165,10 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn causal_is_sparse_and_no_mask_is_dense() {
-        let causal: Vec<i32> = (0..).take(2048).collect();
-        assert_eq!(with_spec(2048, 1, 1, &causal, density), Density::Sparse);
-        assert_eq!(with_spec(2048, 1, 1, &[4095; 2048], density), Density::Dense);
+    fn short_causal_tiles_are_narrow() {
+        let causal = |len: usize| (0..).take(len).collect::<Vec<i32>>();
+        assert_eq!(with_spec(2048, 1, 1, &causal(2048), key_tile), KeyTile::Narrow);
+        assert_eq!(with_spec(32768, 1, 1, &causal(32768), key_tile), KeyTile::Wide);
+        assert_eq!(with_spec(2048, 1, 1, &[4095; 2048], key_tile), KeyTile::Wide);
     }
 
     #[test]
