@@ -1,5 +1,6 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
+pub mod check;
 pub mod config;
 pub mod layout;
 pub mod mask;
