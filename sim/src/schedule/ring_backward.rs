@@ -176,6 +176,9 @@ impl Backward<'_> {
             let n = u64::from(load.bufs.count);
             for (k, (from, into)) in load.bufs.iter().zip(bufs.iter()).enumerate() {
                 let part = b.part(load.block, k as u64, n);
+                if b.tokens(part).is_empty() {
+                    continue;
+                }
                 let message = b.message(r, to, Tensor::KeyValueGrad, part);
                 sends[r as usize].push((message, from));
                 recvs[to as usize].push((message, into));
