@@ -9,18 +9,18 @@
 use super::fair::Sharing;
 use super::paths::Paths;
 use super::queue::Queue;
-use crate::plan::{MessageId, Rank, Transport};
+use crate::plan::{MessageId, OpId, Rank, Transport};
 use crate::topology::LinkId;
 use crate::units::{Bytes, SimTime};
 
 const PS_PER_SEC: f64 = 1e12;
 const NEVER: u64 = u64::MAX;
 
-/// One side of a transfer: the lane that waits for it, and the task.
+/// One side of a transfer: the lane that waits for it, and the operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Side {
     pub lane: u32,
-    pub task: u32,
+    pub op: OpId,
 }
 
 /// A transfer on its way.

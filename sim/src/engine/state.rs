@@ -1,27 +1,25 @@
 //! The run itself: heads of lanes that start, transfers that meet, events that end them.
 
 use super::flows::{Flows, Side, Transfer};
-use super::program::{STRIDE, TaskKind, Tasks};
+use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
 use super::{Done, Recorder, SimError};
-use crate::plan::{LANES, Lane, MessageId, Plan};
+use crate::plan::{LANES, Lane, MessageId, OpId, Plan};
 use crate::units::SimTime;
 
 /// One lane of one rank.
 #[derive(Debug, Clone, Copy, Default)]
 struct LaneState {
-    /// The first task that has not ended.
-    head: u32,
-    /// Behind the last task of the group in hand.
-    next: u32,
-    /// Behind the lane's last task.
-    end: u32,
-    /// Tasks in hand that have not ended.
+    /// The first operation that has not ended, or [`END`].
+    head: OpId,
+    /// Behind the last operation of the group in hand.
+    next: OpId,
+    /// Operations in hand that have not ended.
     open: u32,
-    /// When those were posted.
-    since: u64,
     /// Lanes of the same rank that wait for this one, as bits.
-    waiting: u8,
+    waiting: u32,
+    /// When those in hand were posted.
+    since: u64,
 }
 
 /// All lanes, and the transfers of which one side was posted.
@@ -32,13 +30,13 @@ pub(super) struct Lanes {
     posted: Vec<Side>,
 }
 
-const NOBODY: Side = Side { lane: u32::MAX, task: 0 };
+const NOBODY: Side = Side { lane: u32::MAX, op: 0 };
 
 impl Lanes {
     /// Puts all lanes at their start.
     pub fn load(&mut self, tasks: &Tasks, messages: usize) {
         self.lanes.clear();
-        let at_start = |&(head, end): &(u32, u32)| LaneState { head, end, ..LaneState::default() };
+        let at_start = |&head: &OpId| LaneState { head, ..LaneState::default() };
         self.lanes.extend(tasks.lanes().iter().map(at_start));
         self.posted.clear();
         self.posted.resize(messages, NOBODY);
@@ -108,28 +106,26 @@ impl<R: Recorder> Run<'_, R> {
 
     /// Posts the head of an idle lane if nothing holds it back, or leaves word with what does.
     fn start(&mut self, lane: u32) {
-        let state = self.lanes.lanes[lane as usize];
-        if state.head == state.end {
+        let mut op = self.lanes.lanes[lane as usize].head;
+        if op == END {
             return;
         }
-        let first = lane as usize / STRIDE * STRIDE;
-        let mut task = state.head;
-        loop {
-            let ready = self.tasks.get(task);
-            for wait in self.tasks.waits(ready) {
+        let (rank, first) = (lane / STRIDE as u32, lane as usize / STRIDE * STRIDE);
+        let launched = loop {
+            let task = self.tasks.get(rank, op);
+            for wait in self.tasks.waits(task) {
                 let other = &mut self.lanes.lanes[first + wait.lane()];
                 if other.head < wait.head() {
                     other.waiting |= 1 << (lane as usize - first);
                     return;
                 }
             }
-            task += 1;
-            if !ready.joined {
-                break;
+            op = task.next;
+            if !task.joined {
+                break task.launched;
             }
-        }
-        self.lanes.lanes[lane as usize].next = task;
-        let launched = self.tasks.get(task - 1).launched;
+        };
+        self.lanes.lanes[lane as usize].next = op;
         if launched > self.queue.now() {
             self.queue.push(launched, event(LAUNCHED, lane));
         } else {
@@ -137,21 +133,22 @@ impl<R: Recorder> Run<'_, R> {
         }
     }
 
-    /// Posts the tasks from the head to `next`.
+    /// Posts the operations from the head to `next`.
     fn post(&mut self, lane: u32) {
-        let state = &mut self.lanes.lanes[lane as usize];
         let now = self.queue.now();
-        state.open = state.next - state.head;
-        state.since = now;
-        for index in state.head..state.next {
-            let task = self.tasks.get(index);
-            match task.kind {
-                TaskKind::Compute => {
-                    self.queue.push(now.saturating_add(task.work), event(COMPUTED, lane));
-                }
-                TaskKind::Transfer => self.meet(task.work as MessageId, Side { lane, task: index }),
+        let LaneState { head: mut op, next, .. } = self.lanes.lanes[lane as usize];
+        let mut open = 0;
+        while op != next {
+            let Task { kind, work, next, .. } = *self.tasks.get(lane / STRIDE as u32, op);
+            match kind {
+                TaskKind::Compute => self.queue.push(now.saturating_add(work), event(COMPUTED, lane)),
+                TaskKind::Transfer => self.meet(work as MessageId, Side { lane, op }),
             }
+            open += 1;
+            op = next;
         }
+        let state = &mut self.lanes.lanes[lane as usize];
+        (state.open, state.since) = (open, now);
     }
 
     /// Starts a transfer if its other side was posted.
@@ -171,7 +168,7 @@ impl<R: Recorder> Run<'_, R> {
         let flow = self.flows.get(flow);
         let (start, sides) = (flow.start, flow.sides);
         for side in sides {
-            self.end_task(side.lane, side.task, start);
+            self.end_task(side.lane, side.op, start);
         }
     }
 
@@ -181,9 +178,9 @@ impl<R: Recorder> Run<'_, R> {
     }
 
     /// Notes that a task has ended; with the last one in hand the lane goes on, and so do those that waited for it.
-    fn end_task(&mut self, lane: u32, task: u32, start: u64) {
+    fn end_task(&mut self, lane: u32, op: OpId, start: u64) {
         if R::ACTIVE {
-            self.record(lane, task, start);
+            self.record(lane, op, start);
         }
         let state = &mut self.lanes.lanes[lane as usize];
         state.open -= 1;
@@ -200,11 +197,11 @@ impl<R: Recorder> Run<'_, R> {
         self.start(lane);
     }
 
-    fn record(&mut self, lane: u32, task: u32, start: u64) {
+    fn record(&mut self, lane: u32, op: OpId, start: u64) {
         self.recorder.record(Done {
             rank: lane / STRIDE as u32,
             lane: Lane((lane % STRIDE as u32) as u8),
-            op: self.tasks.get(task).op,
+            op,
             start: SimTime(start),
             end: SimTime(self.queue.now()),
         });
@@ -213,16 +210,19 @@ impl<R: Recorder> Run<'_, R> {
     /// The makespan, if no lane has anything left.
     fn finished(&self, last: SimTime) -> Result<SimTime, SimError> {
         let lanes = &self.lanes.lanes;
-        let left = lanes.iter().map(|l| (l.end - l.head) as usize).sum();
-        match lanes.iter().position(|l| l.head < l.end) {
-            None => Ok(last),
-            Some(lane) => {
-                let state = lanes[lane];
-                let what = if state.open > 0 { "meets its other side" } else { "starts" };
-                let op = self.tasks.get(state.head).op;
-                Err(SimError::Hangs { rank: (lane / STRIDE) as u32, op, what, left })
-            }
-        }
+        let Some(lane) = lanes.iter().position(|l| l.head != END) else { return Ok(last) };
+        let LaneState { head: op, open, .. } = lanes[lane];
+        let what = if open > 0 { "meets its other side" } else { "starts" };
+        let left = (0..lanes.len() as u32).map(|lane| self.left(lane)).sum();
+        Err(SimError::Hangs { rank: (lane / STRIDE) as u32, op, what, left })
+    }
+
+    /// How many operations of a lane have not ended.
+    fn left(&self, lane: u32) -> usize {
+        let not_behind = |op: OpId| (op != END).then_some(op);
+        let head = not_behind(self.lanes.lanes[lane as usize].head);
+        let next = |&op: &OpId| not_behind(self.tasks.get(lane / STRIDE as u32, op).next);
+        std::iter::successors(head, next).count()
     }
 }
 
