@@ -26,8 +26,8 @@ struct Strides { i64 batch, token, head; };
 struct Segment {
     const void* k; const void* v;
     const int* pos;                  // [len]: position of each key
-    const TileRange* ranges;         // [ceil(q_len / tile_q)]
-    const u32* ready;                // null, or a flag that must reach ready_value before k and v are read
+    const TileRange* ranges;         // [ceil(q_len / tile_q)]; pos and ranges are valid at launch, ready or not
+    const u32* ready;                // null, or a counter that must reach ready_value before k and v are read
     u32 ready_value;
     int len;
     Strides kv;
@@ -44,12 +44,19 @@ struct ForwardArgs {
     int batch, q_len, heads, kv_heads;
     float scale;                     // 1/sqrt(D) unless told otherwise
     // State, fp32: o unnormalised [batch][q_len][heads][D], m (natural-log scale) and l. Read if carry_in, written if carry_out.
+    // o and l are relative to exp(m); m is -inf where no key was seen, else within ln(256) of the largest score.
     float* acc_o; Strides acc_stride; float* acc_m; float* acc_l; int carry_in, carry_out;
     // Final result (null if not wanted): o in the input dtype, normalised; lse = m + ln(l), -inf where no key.
     void* o; Strides o_stride; float* lse;
     int* error;                      // set to 1 + segment where a ready flag did not come within spin_limit
     u64 spin_limit;                  // nanoseconds of globaltimer
     int* work_counter;               // zeroed before launch: the dynamic scheduler's next item
+    // 0: a work item is a query tile over all segments. 1: all items of segment 0, then of segment 1, ..., the state
+    // carried in acc_o, acc_m and acc_l (not null) between them, so that work starts before late segments are ready.
+    int segment_major;
+    // Heads (times batch) whose query tiles are worked on together, so that their keys and values stay in L2:
+    // 1 .. heads * batch, a multiple of heads / kv_heads.
+    int head_section;
 };
 
 struct BackwardArgs {
@@ -66,5 +73,36 @@ struct BackwardArgs {
     float* dq; Strides dq_stride; float* dk; float* dv; Strides dkv_stride;
     int deterministic;               // 1: dq contributions are added in key-tile order
     int* dq_turn;                    // [batch][heads][q tiles], zeroed: whose turn it is in deterministic mode
-    int* work_counter;
+    int* work_counter;               // zeroed before launch
+    int* error; u64 spin_limit;      // as in ForwardArgs
+    const void* dq_map;              // CUtensorMap of dq, fp32, in device memory (Hopper path)
+};
+
+// delta[batch][heads][q_len] = rowsum(o * do).
+struct PreprocessArgs {
+    const void* o; Strides o_stride;
+    const void* d_o; Strides do_stride;
+    float* delta;
+    int batch, q_len, heads;
+};
+
+// to = from * scale, fp32 to the 16-bit type; [batch][tokens][heads][D].
+struct ConvertArgs {
+    const float* from; Strides from_stride;
+    void* to; Strides to_stride;
+    int batch, tokens, heads;
+    float scale;
+};
+
+// A forward state, as ForwardArgs carries it.
+struct State { float* o; Strides o_stride; float* m; float* l; };
+
+// a = a merged with b, which saw other keys.
+struct MergeArgs { State a, b; int batch, q_len, heads; };
+
+// The final result of a state, as ForwardArgs writes it.
+struct FinaliseArgs {
+    State state;
+    void* o; Strides o_stride; float* lse;
+    int batch, q_len, heads;
 };

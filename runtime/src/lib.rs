@@ -1,1 +1,7 @@
-//! placeholder
+//! Executes plans: [`cpu`] exactly, on threads and channels. Inputs, results and their comparison with the f64 reference
+//! are shared by every executor.
+
+pub mod cpu;
+pub mod inputs;
+pub mod outcome;
+pub mod verify;

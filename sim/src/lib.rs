@@ -1,10 +1,13 @@
 //! Context-parallel attention as data: masks, layouts, exact work, plans, their proofs and their simulation.
 
+pub mod bound;
+pub mod check;
 pub mod config;
 pub mod cost;
 pub mod engine;
 pub mod layout;
 pub mod mask;
+pub mod metrics;
 pub mod plan;
 pub mod problem;
 pub mod schedule;

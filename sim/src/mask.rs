@@ -5,8 +5,12 @@
 //! proofs of coverage all follow from the pieces by arithmetic; nothing ever enumerates N^2 pairs.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::units::Tokens;
 
 /// Which keys a query attends inside its document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,6 +31,29 @@ impl fmt::Display for Pattern {
             Self::Causal => write!(f, "causal"),
             Self::Window(w) => write!(f, "window:{w}"),
         }
+    }
+}
+
+/// A mask that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("there is no mask {text:?}; write full, causal or window:W with W of at least 1 token")]
+pub struct UnknownPattern {
+    /// What was written.
+    pub text: String,
+}
+
+impl FromStr for Pattern {
+    type Err = UnknownPattern;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPattern> {
+        let window = |w: &str| w.parse::<Tokens>().ok().map(|w| Self::Window(w.0));
+        match text.split_once(':') {
+            None if text == "full" => Some(Self::Full),
+            None if text == "causal" => Some(Self::Causal),
+            Some(("window", w)) => window(w),
+            _ => None,
+        }
+        .ok_or_else(|| UnknownPattern { text: text.to_owned() })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Only sensible operators exist: [`Bytes`] / [`BytesPerSec`] and [`Flops`] / [`FlopsPerSec`] give a
 //! [`SimTime`], equal units add, a unit scales by a plain number. Counts saturate instead of wrapping.
-//! Text carries its unit (see [`parse`]); `{}` prints four significant digits with the fitting prefix and
+//! Text carries its unit (`450 GB/s`, `400 Gb/s` for bits, `2.8 us`, `128Ki`); `{}` prints four significant digits with the fitting prefix and
 //! `{:#}` prints text that parses back to the same value. `Serialize` writes the `{:#}` text.
 
 mod parse;
@@ -182,27 +182,27 @@ macro_rules! sums {
 saturating_count!(Tokens, Bytes, SimTime);
 real_amount!(Flops, BytesPerSec, FlopsPerSec);
 
-/// Prefixes with their factor, largest first.
-type Scale = &'static [(&'static str, f64)];
+/// Prefixes with their power of ten, largest first.
+type Scale = &'static [(&'static str, i32)];
 
-const DECIMAL: Scale = &[("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)];
+const DECIMAL: Scale = &[("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3), ("", 0)];
 /// In picoseconds.
-const TIME: Scale = &[("", 1e12), ("m", 1e9), ("u", 1e6), ("n", 1e3), ("p", 1.0)];
+const TIME: Scale = &[("", 12), ("m", 9), ("u", 6), ("n", 3), ("p", 0)];
 
 /// Writes `value` with the largest prefix that leaves at least one unit.
 fn write_scaled(f: &mut Formatter<'_>, value: f64, scale: Scale, base: &str) -> fmt::Result {
     if value.is_infinite() {
         return f.write_str("infinite");
     }
-    let last = scale[scale.len() - 1];
-    let fitting = scale.iter().copied().find(|(_, factor)| value >= *factor).unwrap_or(last);
-    if f.alternate() {
-        let reads_back = |(_, factor): (&str, f64)| value / factor * factor == value;
-        let (prefix, factor) = if reads_back(fitting) { fitting } else { last };
-        return write!(f, "{} {prefix}{base}", value / factor);
+    let plain = scale[scale.len() - 1];
+    let fitting = scale.iter().copied().find(|(_, power)| value >= 10_f64.powi(*power)).unwrap_or(plain);
+    let scaled = value / 10_f64.powi(fitting.1);
+    if !f.alternate() {
+        return write!(f, "{} {}{base}", four_digits(scaled), fitting.0);
     }
-    let (prefix, factor) = fitting;
-    write!(f, "{} {prefix}{base}", four_digits(value / factor))
+    let reads_back = format!("{scaled}e{}", fitting.1).parse() == Ok(value);
+    let (prefix, exact) = if reads_back { (fitting.0, scaled) } else { (plain.0, value) };
+    write!(f, "{exact} {prefix}{base}")
 }
 
 /// Four significant digits without trailing zeros, for values of at least one.

@@ -3,11 +3,22 @@
 //! Rates are what one direction reaches, per GPU, unless a field says otherwise. The serialised form has the
 //! layout of the TOML form, so a serialised cluster reads back as itself.
 
+mod assumption;
+mod kernel;
+mod read;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use serde::Serialize;
 
+use super::error::ConfigError;
+use super::field::Source;
 use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
+
+pub use assumption::Assumption;
+pub use kernel::{Dtype, Grid, KernelRow, NoKernel, Pass};
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -216,110 +227,26 @@ pub enum NetworkTopology {
     },
 }
 
-/// What one attention kernel reaches.
-///
-/// A work item is a query tile of one head against all of its key tiles, and runs on one SM. It takes
-/// `prologue + epilogue` and, for each key tile that is not skipped, the time of a full tile at `rate / sms`,
-/// times `partial_tile_cost` when the mask cuts through the tile.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct KernelRow {
-    /// Implementation, for messages.
-    pub name: String,
-    /// Head dimension the kernel is built for; smaller heads are padded to it.
-    pub head_dim: u32,
-    /// Type of Q, K and V.
-    pub dtype: Dtype,
-    /// Forward or backward.
-    pub pass: Pass,
-    /// Query rows of a tile.
-    pub tile_q: u32,
-    /// Keys of a tile.
-    pub tile_kv: u32,
-    /// Rate of the whole device inside full tiles; a backward counts 2.5 forwards.
-    pub rate: FlopsPerSec,
-    /// Time of a partly masked tile over that of a full one.
-    pub partial_tile_cost: f64,
-    /// Time of a work item before its first tile.
-    pub prologue: SimTime,
-    /// Time of a work item after its last tile.
-    pub epilogue: SimTime,
-    /// How work items reach the SMs.
-    pub grid: Grid,
-    /// Where these figures come from.
-    pub source: String,
-}
-
-/// How the work items of a kernel reach the SMs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Grid {
-    /// One thread block an SM takes items until none is left, and keeps its SM to the end.
-    Persistent,
-    /// One thread block an item; SMs come free between items.
-    PerItem,
-}
-
-/// Element types of tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision.
-    Fp16,
-    /// 8-bit floats, either split.
-    Fp8,
-    /// fp32 in memory, TF32 in the product.
-    Tf32,
-    /// IEEE single precision.
-    Fp32,
-}
-
-impl Dtype {
-    /// Bytes of one element in memory.
-    pub fn size(self) -> Bytes {
-        Bytes(match self {
-            Self::Fp8 => 1,
-            Self::Bf16 | Self::Fp16 => 2,
-            Self::Tf32 | Self::Fp32 => 4,
-        })
-    }
-
-    /// Whether kernels for `self` and `other` run at one rate: bf16 and fp16 share their tensor-core rate.
-    fn shares_rate(self, other: Self) -> bool {
-        self == other || (self.size() == Bytes(2) && other.size() == Bytes(2))
-    }
-}
-
-/// Direction of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pass {
-    /// O and its log-sum-exp from Q, K, V.
-    Forward,
-    /// dQ, dK, dV from dO and the forward's results.
-    Backward,
-}
-
-/// No row of the kernel table covers what was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "cluster `{cluster}` has no {pass:?} attention kernel for {dtype:?} heads of {head_dim}: its table has {rows}"
-)]
-pub struct NoKernel {
-    /// Name of the cluster.
-    pub cluster: String,
-    /// Head dimension asked for.
-    pub head_dim: u32,
-    /// Element type asked for.
-    pub dtype: Dtype,
-    /// Pass asked for.
-    pub pass: Pass,
-    /// The rows that exist.
-    pub rows: String,
-}
-
 impl Cluster {
+    /// Reads the TOML form.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] at the first key or value that is unknown, missing, malformed, out of range or
+    /// contradicts another.
+    pub fn parse(label: &str, text: &str) -> Result<Self, ConfigError> {
+        read::cluster(Source { label, text })
+    }
+
+    /// The TOML form, which [`Cluster::parse`] reads back as an equal cluster.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a cluster is a table of plain values")
+    }
+
+    /// Every constant with its source, in alphabetical order of sections.
+    pub fn assumptions(&self) -> Vec<Assumption> {
+        assumption::list(self)
+    }
+
     /// GPUs of all nodes.
     pub fn gpus(&self) -> u32 {
         self.nodes * self.gpus_per_node
@@ -362,7 +289,6 @@ impl Cluster {
     }
 
     fn kernel_names(&self) -> String {
-        let name = |row: &KernelRow| format!("{:?} {:?} {}", row.pass, row.dtype, row.head_dim);
-        self.kernels.iter().map(name).collect::<Vec<_>>().join(", ")
+        self.kernels.iter().map(KernelRow::title).collect::<Vec<_>>().join(", ")
     }
 }

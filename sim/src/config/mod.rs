@@ -4,4 +4,13 @@
 //! place, in the way of a compiler.
 
 pub mod cluster;
+mod error;
+mod field;
+mod json;
 pub mod model;
+mod nearest;
+mod section;
+
+pub use error::ConfigError;
+pub use field::Keyword;
+pub use nearest::nearest;

@@ -1,7 +1,15 @@
 //! The shape of a transformer, as far as its attention and its cost depend on it.
 
+mod huggingface;
+mod shape;
+#[cfg(test)]
+mod tests;
+mod toml;
+
 use serde::Serialize;
 
+use super::error::ConfigError;
+use super::field::Source;
 use crate::units::{Bytes, Tokens};
 
 /// A decoder-only transformer.
@@ -50,6 +58,19 @@ pub struct Moe {
 }
 
 impl Model {
+    /// Reads a model: TOML, or a HuggingFace `config.json` when `text` opens with a brace.
+    ///
+    /// In TOML every key is known and `kv_heads` (as many as `heads`), `head_dim` (`hidden / heads`),
+    /// `experts`, `tied_embeddings` (false), `gated_mlp` (true), `max_positions` and `sliding_window` may be
+    /// left out. In JSON other fields are ignored.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] at the first field that is missing, malformed, out of range or contradicts another.
+    pub fn parse(label: &str, text: &str) -> Result<Self, ConfigError> {
+        let source = Source { label, text };
+        if text.trim_start().starts_with('{') { huggingface::read(source) } else { toml::read(source) }
+    }
+
     /// Bytes of K and V of one token in one layer: `2 * kv_heads * head_dim * element`.
     pub fn kv_bytes_per_token(&self, element: Bytes) -> Bytes {
         element * (2 * self.kv_heads * self.head_dim)

@@ -185,42 +185,62 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
     Some((&text[..end], text[end..].trim_start()))
 }
 
-const DECIMAL: &[(&str, f64)] =
-    &[("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)];
-const BINARY: &[(&str, f64)] =
-    &[("Ki", 1024.0), ("Mi", 1_048_576.0), ("Gi", 1_073_741_824.0), ("Ti", 1_099_511_627_776.0)];
-/// In picoseconds.
-const TIME: &[(&str, f64)] =
-    &[("", 1e12), ("m", 1e9), ("u", 1e6), ("\u{b5}", 1e6), ("\u{3bc}", 1e6), ("n", 1e3), ("p", 1.0)];
+/// The size of a unit in the base unit: a power of ten times a power of two, so that amounts stay exact.
+#[derive(Clone, Copy)]
+struct Size {
+    ten: i32,
+    two: i32,
+}
 
-/// Spellings of each base unit with its size; the longer of two that end alike comes first.
-const BASES: &[(&str, Quantity, f64)] = &[
-    ("bit/s", Quantity::Bandwidth, 0.125),
-    ("b/s", Quantity::Bandwidth, 0.125),
-    ("bps", Quantity::Bandwidth, 0.125),
-    ("B/s", Quantity::Bandwidth, 1.0),
-    ("FLOP/s", Quantity::ComputeRate, 1.0),
-    ("FLOPS", Quantity::ComputeRate, 1.0),
-    ("FLOP", Quantity::Operations, 1.0),
-    ("B", Quantity::Memory, 1.0),
-    ("tokens", Quantity::TokenCount, 1.0),
-    ("s", Quantity::Time, 1.0),
-    ("", Quantity::TokenCount, 1.0),
+const DECIMAL: &[(&str, i32)] = &[("", 0), ("k", 3), ("K", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15)];
+const BINARY: &[(&str, i32)] = &[("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
+/// In picoseconds.
+const TIME: &[(&str, i32)] =
+    &[("", 12), ("m", 9), ("u", 6), ("\u{b5}", 6), ("\u{3bc}", 6), ("n", 3), ("p", 0)];
+
+/// Spellings of each base unit; the longer of two that end alike comes first.
+const BASES: &[(&str, Quantity)] = &[
+    ("bit/s", Quantity::Bandwidth),
+    ("b/s", Quantity::Bandwidth),
+    ("bps", Quantity::Bandwidth),
+    ("B/s", Quantity::Bandwidth),
+    ("FLOP/s", Quantity::ComputeRate),
+    ("FLOPS", Quantity::ComputeRate),
+    ("FLOP", Quantity::Operations),
+    ("B", Quantity::Memory),
+    ("tokens", Quantity::TokenCount),
+    ("s", Quantity::Time),
+    ("", Quantity::TokenCount),
 ];
 
-/// The quantity a unit measures and its size in the base unit.
-fn look_up(unit: &str) -> Option<(Quantity, f64)> {
-    BASES.iter().find_map(|&(base, quantity, size)| {
+/// The quantity a unit measures and its size.
+fn look_up(unit: &str) -> Option<(Quantity, Size)> {
+    BASES.iter().find_map(|&(base, quantity)| {
         let prefix = unit.strip_suffix(base)?.trim_end();
-        let tables: &[&[(&str, f64)]] = match quantity {
-            Quantity::Time => &[TIME],
-            Quantity::TokenCount => &[&[("", 1.0)], BINARY],
-            Quantity::Memory | Quantity::Bandwidth => &[DECIMAL, BINARY],
-            Quantity::Operations | Quantity::ComputeRate => &[DECIMAL],
+        let bits = if base.starts_with('b') { -3 } else { 0 };
+        let power = |table: &[(&str, i32)]| table.iter().find(|(name, _)| *name == prefix).map(|(_, p)| *p);
+        let ten = |power| Size { ten: power, two: bits };
+        let two = |power| Size { ten: 0, two: power + bits };
+        let size = match quantity {
+            Quantity::Time => power(TIME).map(ten),
+            Quantity::TokenCount => power(BINARY).map(two).or_else(|| prefix.is_empty().then(|| ten(0))),
+            Quantity::Memory | Quantity::Bandwidth => {
+                power(DECIMAL).map(ten).or_else(|| power(BINARY).map(two))
+            }
+            Quantity::Operations | Quantity::ComputeRate => power(DECIMAL).map(ten),
         };
-        let (_, factor) = tables.iter().copied().flatten().find(|(name, _)| *name == prefix)?;
-        Some((quantity, factor * size))
+        size.map(|size| (quantity, size))
     })
+}
+
+/// `number`, a decimal as [`split_number`] finds it, times `size`, rounded once.
+fn scale(number: &str, size: Size) -> Option<f64> {
+    let (digits, power) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    // An exponent past 32 bits is as good as infinite, or as nothing.
+    let limit = if power.starts_with('-') { i32::MIN / 2 } else { i32::MAX / 2 };
+    let power = power.parse().unwrap_or(limit).clamp(i32::MIN / 2, i32::MAX / 2) + size.ten;
+    let scaled: f64 = format!("{digits}e{power}").parse().ok()?;
+    Some(scaled * 2_f64.powi(size.two))
 }
 
 /// Reads `text` as an amount of `quantity` in its base unit (bytes, tokens, operations, picoseconds).
@@ -234,33 +254,29 @@ fn amount(text: &str, quantity: Quantity) -> Result<f64, UnitError> {
         return Ok(f64::INFINITY);
     }
     let Some((number, unit)) = split_number(text) else { return fail(Problem::NotANumber) };
-    let Ok(number) = number.parse::<f64>() else { return fail(Problem::NotANumber) };
     let size = match look_up(unit) {
         Some((found, size)) if found == quantity => size,
         Some((Quantity::TokenCount, _)) if unit.is_empty() => return fail(Problem::MissingUnit),
         Some((found, _)) => return fail(Problem::OtherQuantity(unit.to_owned(), found)),
         None => return fail(Problem::UnknownUnit(unit.to_owned())),
     };
-    check(number * size, quantity).or_else(fail)
+    let Some(value) = scale(number, size) else { return fail(Problem::NotANumber) };
+    check(value, quantity).or_else(fail)
 }
 
-/// Holds the range of `quantity`; whole quantities come back rounded to their whole number.
+/// Holds the range of `quantity`.
 fn check(value: f64, quantity: Quantity) -> Result<f64, Problem> {
     if value < 0.0 {
-        return Err(Problem::Negative);
+        Err(Problem::Negative)
+    } else if value == 0.0 && (quantity.is_rate() || quantity == Quantity::TokenCount) {
+        Err(Problem::Zero)
+    } else if value.is_nan() || value > quantity.limit().0 {
+        Err(Problem::TooLarge)
+    } else if quantity.is_whole() && value.fract() != 0.0 {
+        Err(Problem::Fraction)
+    } else {
+        Ok(value)
     }
-    if value == 0.0 && (quantity.is_rate() || quantity == Quantity::TokenCount) {
-        return Err(Problem::Zero);
-    }
-    if value.is_nan() || value > quantity.limit().0 {
-        return Err(Problem::TooLarge);
-    }
-    if quantity.is_whole() {
-        let whole = value.round();
-        let is_close = (value - whole).abs() <= value * (4.0 * f64::EPSILON);
-        return if is_close { Ok(whole) } else { Err(Problem::Fraction) };
-    }
-    Ok(value)
 }
 
 macro_rules! from_text {

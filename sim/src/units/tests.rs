@@ -16,6 +16,9 @@ fn rates_read_bytes_bits_and_prefixes() {
         ("1 GiB/s", 1_073_741_824.0),
         ("  12.5   MB/s ", 12.5e6),
         ("1e3 B/s", 1000.0),
+        ("2.039 TB/s", 2_039_000_000_000.0),
+        ("2.039e3 GB/s", 2_039_000_000_000.0),
+        ("1.5e0 Kib/s", 192.0),
         ("infinite", f64::INFINITY),
     ];
     for (text, expected) in cases {
@@ -62,6 +65,8 @@ fn each_wrong_bandwidth_has_its_problem() {
         ("-450 GB/s", Problem::Negative),
         ("0 GB/s", Problem::Zero),
         ("1e400 GB/s", Problem::TooLarge),
+        ("1e99999999999999999999 GB/s", Problem::TooLarge),
+        ("1e-99999999999999999999 GB/s", Problem::Zero),
         ("18446744073709551616 GB/s", Problem::TooLarge),
         ("450 gb/s", unit("gb/s")),
         ("450 GB/s each way", unit("GB/s each way")),
@@ -125,6 +130,8 @@ fn quotients_round_up_to_a_picosecond() {
     assert_eq!(Bytes(3) / BytesPerSec(3e9), SimTime(1000));
     assert_eq!(Bytes(1) / BytesPerSec(3e12), SimTime(1));
     assert_eq!(Bytes(10) / BytesPerSec(3e12), SimTime(4));
+    // Exactly 1000000001125 ps, but a little more in plain f64.
+    assert_eq!(Bytes(48_000_000_054) / BytesPerSec(48e9), SimTime(1_000_000_001_125));
     assert_eq!(Bytes(450_000_000_000) / BytesPerSec(450e9), SimTime(1_000_000_000_000));
     assert_eq!(Flops(989e12) / FlopsPerSec(989e12), SimTime(1_000_000_000_000));
     assert_eq!(SimTime::from_secs_f64(2.8e-6), SimTime(2_800_000));

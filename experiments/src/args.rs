@@ -1,0 +1,254 @@
+//! The command line, as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ringlab_sim::problem::Dtype;
+use ringlab_sim::schedule::Schedule;
+use ringlab_sim::units::Tokens;
+
+/// Context-parallel attention: predicted, proven, executed.
+#[derive(Parser)]
+#[command(name = "ringlab", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Predict time, bubbles, exposed communication and memory of one attention layer.
+    Simulate(SimulateArgs),
+    /// Prove that a plan computes every unmasked pair once, cannot hang and overwrites nothing in use.
+    Check(CheckArgs),
+    /// Execute a plan and compare the result with a plain-softmax f64 reference.
+    Run(RunArgs),
+    /// Which rank holds which token: positions, RoPE positions and labels.
+    Layout(LayoutArgs),
+    /// List the built-in clusters and models, or print one as TOML.
+    Presets(PresetsArgs),
+}
+
+/// Which half of a training step.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PassArg {
+    /// o and lse.
+    Forward,
+    /// dq, dk and dv.
+    Backward,
+    /// Both, one after the other.
+    #[value(name = "forward+backward")]
+    Both,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TransportArg {
+    /// Copy engines: no SM is held.
+    CopyEngine,
+    /// NCCL send and receive.
+    Nccl,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RouteArg {
+    /// Hop by hop around the ring.
+    Neighbour,
+    /// Straight from the owner.
+    Direct,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+    /// For spreadsheets.
+    Csv,
+}
+
+/// Where the result goes.
+#[derive(Args)]
+pub struct OutputArgs {
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: Format,
+    /// Write the result to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// What is computed, how, and on what.
+#[derive(Args)]
+pub struct SetupArgs {
+    /// Preset name or TOML file of the cluster.
+    #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
+    pub cluster: String,
+    /// Preset name, TOML file or HuggingFace config.json of the model.
+    #[arg(long, default_value = "llama-3-8b", help_heading = "Machine and model")]
+    pub model: String,
+    /// Query heads, instead of the model's.
+    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub heads: Option<u32>,
+    /// Key/value heads, instead of the model's.
+    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub kv_heads: Option<u32>,
+    /// Head dimension, instead of the model's.
+    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub head_dim: Option<u32>,
+    /// Tokens of the whole sequence, e.g. 131072 or 128Ki [default: 128Ki; 2Ki for run; the sum of the documents].
+    #[arg(long, help_heading = "Sequence")]
+    pub seq: Option<Tokens>,
+    /// full, causal, window:W, docs:LEN,LEN,... or docs:FILE (lengths, or cu_seqlens from 0 on; causal inside
+    /// documents), or both: full+docs:..., window:W+docs:... [default: the model's: causal, or its sliding window].
+    #[arg(long, help_heading = "Sequence")]
+    pub mask: Option<String>,
+    /// Sequences in a batch.
+    #[arg(long, default_value_t = 1, help_heading = "Sequence", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub batch: u32,
+    /// Pad a sequence that the layout does not divide, instead of refusing it.
+    #[arg(long, help_heading = "Sequence")]
+    pub pad: bool,
+    /// Element type of q, k, v and o.
+    #[arg(long, default_value = "bf16", value_parser = dtype, help_heading = "Sequence")]
+    pub dtype: Dtype,
+    /// Context-parallel degree: ranks that share the sequence.
+    #[arg(long, default_value_t = 8, help_heading = "Schedule", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub cp: u32,
+    /// Schedules: ring, zigzag, striped, striped:BLOCK, dist-flash, or all.
+    #[arg(long, value_delimiter = ',', default_value = "all", help_heading = "Schedule")]
+    pub schedule: Vec<String>,
+    /// Which half of a training step.
+    #[arg(long, value_enum, default_value = "forward", help_heading = "Schedule")]
+    pub pass: PassArg,
+    /// How messages travel.
+    #[arg(long, value_enum, default_value = "copy-engine", help_heading = "Schedule")]
+    pub transport: TransportArg,
+    /// From whom keys and values come.
+    #[arg(long, value_enum, default_value = "neighbour", help_heading = "Schedule")]
+    pub route: RouteArg,
+    /// Messages that a step's transfer is cut into.
+    #[arg(long, default_value_t = 1, help_heading = "Schedule")]
+    pub chunks: u32,
+    /// Steps that transfers may run ahead; 0 does not overlap them with computing.
+    #[arg(long, default_value_t = 1, help_heading = "Schedule")]
+    pub prefetch: u32,
+    /// Only send keys and values that the mask needs.
+    #[arg(long, help_heading = "Schedule")]
+    pub needed_only: bool,
+}
+
+fn dtype(text: &str) -> Result<Dtype, String> {
+    match text {
+        "bf16" => Ok(Dtype::Bf16),
+        "fp16" => Ok(Dtype::Fp16),
+        "fp8" => Ok(Dtype::Fp8),
+        "tf32" => Ok(Dtype::Tf32),
+        "fp32" => Ok(Dtype::Fp32),
+        _ => Err("choose from bf16, fp16, fp8, tf32, fp32".into()),
+    }
+}
+
+/// Parses the schedules of `--schedule`; `all` is every one.
+pub fn schedules(names: &[String]) -> anyhow::Result<Vec<Schedule>> {
+    let mut all = Vec::new();
+    for name in names {
+        let named = if name == "all" { ringlab_sim::schedule::ALL.to_vec() } else { vec![name.parse()?] };
+        all.extend(named.into_iter().filter(|s| !all.contains(s)).collect::<Vec<_>>());
+    }
+    Ok(all)
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab simulate
+  ringlab simulate --cluster hgx-h200 --model config.json --seq 1Mi --cp 8 --schedule ring,zigzag
+  ringlab simulate --cluster h100-16x8-rail --cp 128 --seq 4Mi --pass forward+backward --format json
+  ringlab simulate --mask docs:30000,90000,11072 --pad --plot timeline.png --trace trace.json")]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    pub setup: SetupArgs,
+    #[command(flatten)]
+    pub out: OutputArgs,
+    /// Write the timelines as a Chrome trace (ui.perfetto.dev).
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Draw the timelines: SVG or PNG by the file's ending.
+    #[arg(long, value_name = "FILE.svg|FILE.png")]
+    pub plot: Option<PathBuf>,
+    /// Write the spans of the timelines as CSV.
+    #[arg(long, value_name = "FILE.csv")]
+    pub spans: Option<PathBuf>,
+    /// Print every constant that went in, with its source.
+    #[arg(long)]
+    pub explain: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab check --seq 1Mi --cp 64
+  ringlab check --schedule dist-flash --cp 5 --seq 40000 --pass backward")]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub setup: SetupArgs,
+    #[command(flatten)]
+    pub out: OutputArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// One thread a rank.
+    Cpu,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab run --backend cpu
+  ringlab run --seq 999 --pad --cp 5 --schedule dist-flash --pass forward+backward
+  ringlab run --heads 4 --kv-heads 1 --head-dim 64 --mask docs:9,8,8,12,8,12 --pad --cp 2")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub setup: SetupArgs,
+    #[command(flatten)]
+    pub out: OutputArgs,
+    /// What executes the plan.
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub backend: Backend,
+    /// Seed of the random inputs.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Give up on a rank that is not heard of for this long, e.g. 60 s.
+    #[arg(long, default_value = "60 s")]
+    pub timeout: ringlab_sim::units::SimTime,
+    /// Fail (exit 1) if a relative error is larger.
+    #[arg(long, default_value_t = 1e-5)]
+    pub max_error: f64,
+    /// Write the measured timelines as a Chrome trace.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Draw the measured timelines: SVG or PNG by the file's ending.
+    #[arg(long, value_name = "FILE.svg|FILE.png")]
+    pub plot: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab layout --schedule zigzag --cp 2 --mask docs:4,4
+  ringlab layout --schedule striped:64 --cp 8 --seq 8Ki --format csv -o layout.csv")]
+pub struct LayoutArgs {
+    #[command(flatten)]
+    pub setup: SetupArgs,
+    #[command(flatten)]
+    pub out: OutputArgs,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab presets
+  ringlab presets dgx-h100 > my-cluster.toml")]
+pub struct PresetsArgs {
+    /// The preset to print; without it, all are listed.
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub out: OutputArgs,
+}

@@ -1,0 +1,94 @@
+//! `ringlab layout`: which rank holds which token.
+
+use anyhow::Result;
+use comfy_table::Table;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use ringlab_sim::layout::Layout;
+use ringlab_sim::mask::Documents;
+use ringlab_sim::schedule::Schedule;
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::LayoutArgs;
+use crate::output::{self, FORMAT_VERSION};
+use crate::setup::Setup;
+
+const DEFAULT_SEQ: u64 = 16;
+/// Tokens that a table shows; CSV and JSON have all.
+const TABLE_ROWS: usize = 1000;
+
+#[derive(Serialize)]
+struct Row {
+    schedule: String,
+    rank: u32,
+    slot: u64,
+    /// Index in the whole sequence, padding included.
+    position: u64,
+    document: usize,
+    padding: bool,
+    /// Index in the document.
+    rope_position: u64,
+    /// Position of the token to predict; empty at a document's end and on padding.
+    label_position: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    version: u32,
+    tokens: &'a [Row],
+}
+
+/// Prints every token of every rank.
+pub fn run(args: &LayoutArgs) -> Result<Outcome> {
+    let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
+    let mut rows = Vec::new();
+    for &schedule in &setup.schedules {
+        let kind = schedule.layout();
+        let lens = &setup.problem.documents;
+        let documents = if args.setup.pad { kind.pad(lens, setup.cp) } else { Documents::padded(lens, 1) };
+        rows.extend(tokens(schedule, &Layout::new(kind, setup.cp, documents)?));
+    }
+    let report = Report { version: FORMAT_VERSION, tokens: &rows };
+    output::emit(&args.out, || table(&rows), &report, &rows)?;
+    Ok(Outcome::Fine)
+}
+
+fn tokens(schedule: Schedule, layout: &Layout) -> Vec<Row> {
+    let of_rank = |rank: u32| {
+        layout.shard(rank).iter().enumerate().filter_map(move |(slot, position)| {
+            let (document, d) = layout.documents().at(position)?;
+            Some(Row {
+                schedule: schedule.to_string(),
+                rank,
+                slot: slot as u64,
+                position,
+                document,
+                padding: position >= d.start + d.len,
+                rope_position: layout.rope_position(position)?,
+                label_position: layout.label(position),
+            })
+        })
+    };
+    (0..layout.ranks()).flat_map(of_rank).collect()
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["schedule", "rank", "slot", "position", "document", "RoPE", "label"]);
+    for r in rows.iter().take(TABLE_ROWS) {
+        let rope = if r.padding { "padding".into() } else { r.rope_position.to_string() };
+        table.add_row([
+            r.schedule.clone(),
+            r.rank.to_string(),
+            r.slot.to_string(),
+            r.position.to_string(),
+            r.document.to_string(),
+            rope,
+            r.label_position.map_or("-".into(), |l| l.to_string()),
+        ]);
+    }
+    let more = rows.len().saturating_sub(TABLE_ROWS);
+    let cut = if more > 0 { format!("  {more} more tokens: --format csv lists all\n") } else { String::new() };
+    format!("{table}\n{cut}")
+}

@@ -1,0 +1,15 @@
+//! One module a command.
+
+pub mod check;
+pub mod layout;
+pub mod presets;
+pub mod run;
+pub mod simulate;
+
+/// How a command that had good input ended.
+pub enum Outcome {
+    /// As expected.
+    Fine,
+    /// A proof failed, an error is above its bound.
+    Failed,
+}

@@ -1,0 +1,149 @@
+//! The result as a person reads it.
+
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, Table};
+use ringlab_sim::units::{Bytes, SimTime};
+use serde::Serialize;
+
+use super::row::Row;
+use crate::setup::Setup;
+
+/// A constant that went into the result.
+#[derive(Serialize)]
+pub struct Constant {
+    what: String,
+    value: String,
+    source: String,
+}
+
+/// Every constant of the cluster and the model, with its source.
+pub fn constants(setup: &Setup) -> Vec<Constant> {
+    let cluster = setup.cluster.assumptions().into_iter();
+    let model = std::iter::once(Constant {
+        what: "model".into(),
+        value: setup.model.name.clone(),
+        source: setup.model.source.clone(),
+    });
+    cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
+}
+
+/// The table, what it means, and what it rests on.
+pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], explain: bool) -> String {
+    let mut text = heading(setup, rows);
+    text += &figures(rows);
+    text += "\n";
+    for line in remarks(setup, rows) {
+        text += &format!("  {line}\n");
+    }
+    for line in left_out {
+        text += &format!("  left out: {line}\n");
+    }
+    if explain {
+        text += "\nConstants and their sources\n";
+        for c in constants(setup) {
+            text += &format!("  {} = {}\n      {}\n", c.what, c.value, c.source);
+        }
+    }
+    text
+}
+
+fn heading(setup: &Setup, rows: &[Row]) -> String {
+    let s = &setup.problem.shape;
+    let documents = match setup.problem.documents.len() {
+        1 => String::new(),
+        n => format!(" in {n} documents"),
+    };
+    let batch = if s.batch > 1 { format!(", batch {}", s.batch) } else { String::new() };
+    format!(
+        "One attention layer of {}: {} query and {} kv heads of {}, {}{batch}\n{} tokens{documents}, {} mask, {}, on \
+         {} of {} x {} ({})\n\n",
+        setup.model.name,
+        s.heads,
+        s.kv_heads,
+        s.head_dim,
+        s.dtype,
+        tokens(setup.problem.tokens()),
+        setup.problem.pattern,
+        rows[0].pass,
+        setup.cp,
+        setup.cluster.gpus(),
+        setup.cluster.device.name,
+        setup.cluster.name,
+    )
+}
+
+fn figures(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "schedule",
+        "time",
+        "vs ring",
+        "bound",
+        "vs 1 GPU",
+        "bubble",
+        "exposed comm.",
+        "TFLOP/s/GPU",
+        "memory",
+        "fits",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.schedule.clone(),
+            seconds(row.makespan_s),
+            times(row.speedup_vs_ring),
+            times(row.bound_speedup_vs_ring),
+            times(row.speedup_vs_one_gpu),
+            format!("{:.1}%", 100.0 * row.bubble_ratio),
+            seconds(row.exposed_comm_s),
+            format!("{:.0}", row.tflops_per_gpu),
+            Bytes(row.peak_memory_bytes).to_string(),
+            if row.fits { "yes".into() } else { "no".into() },
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "time: one layer; the model has {}, so attention takes {} for {}",
+            setup.model.layers,
+            seconds(rows[0].makespan_s * setup.model.layers as f64),
+            rows[0].schedule
+        ),
+        "bound: what balance alone allows over ring; bubble: share of GPU time not computing".into(),
+        "exposed comm.: time a rank stands still for a transfer, on the worst rank".into(),
+        "memory: attention buffers of one layer on the largest rank, without weights and other activations".into(),
+    ];
+    let mut notes: Vec<String> =
+        rows.iter().filter(|r| !r.notes.is_empty()).map(|r| format!("{}: {}", r.schedule, r.notes)).collect();
+    notes.dedup();
+    lines.append(&mut notes);
+    for row in rows.iter().filter(|r| !r.fits) {
+        let over = Bytes(row.peak_memory_bytes.saturating_sub(row.device_memory_bytes));
+        lines.push(format!("{}: does not fit, {over} too much", row.schedule));
+    }
+    lines.push(format!("rates and latencies: {} (--explain lists every constant and its source)", setup.cluster.source));
+    lines
+}
+
+fn seconds(s: f64) -> String {
+    SimTime::from_secs_f64(s).to_string()
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or("-".into(), |r| format!("{r:.2}x"))
+}
+
+/// A token count with the suffix that divides it.
+pub fn tokens(n: u64) -> String {
+    match n {
+        _ if n > 0 && n.is_multiple_of(1 << 20) => format!("{}Mi", n >> 20),
+        _ if n > 0 && n.is_multiple_of(1 << 10) => format!("{}Ki", n >> 10),
+        _ => n.to_string(),
+    }
+}

@@ -1,0 +1,3 @@
+//! The ringlab command line as a library: presets, and what the binary is made of.
+
+pub mod presets;

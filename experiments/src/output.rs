@@ -1,0 +1,75 @@
+//! Writing results: data on standard output or into a file that appears whole or not at all.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::args::{Format, OutputArgs};
+
+/// Version of the JSON and CSV formats; it grows when a field changes its meaning or goes away.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Writes `bytes` to `path` through a temporary file beside it.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let cannot = || format!("cannot write {}", path.display());
+    if path.is_dir() {
+        bail!("cannot write {}: it is a folder", path.display());
+    }
+    let mut file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder).with_context(cannot)?;
+    file.write_all(bytes).with_context(cannot)?;
+    set_usual_permissions(file.as_file()).with_context(cannot)?;
+    file.persist(path).map_err(|e| e.error).with_context(cannot)?;
+    Ok(())
+}
+
+/// Temporary files are private; a result is an ordinary file.
+#[cfg(unix)]
+fn set_usual_permissions(file: &std::fs::File) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn set_usual_permissions(_: &std::fs::File) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// Writes a command's result in the format that was asked for.
+pub fn emit<Row: Serialize>(
+    args: &OutputArgs,
+    table: impl FnOnce() -> String,
+    json: &impl Serialize,
+    rows: &[Row],
+) -> Result<()> {
+    let text = match args.format {
+        Format::Table => table(),
+        Format::Json => serde_json::to_string_pretty(json)? + "\n",
+        Format::Csv => csv_text(rows)?,
+    };
+    emit_text(args, &text)
+}
+
+/// Writes text as it is, whatever the format.
+pub fn emit_text(args: &OutputArgs, text: &str) -> Result<()> {
+    match &args.output {
+        Some(path) => write_file(path, text.as_bytes()),
+        None => Ok(std::io::stdout().lock().write_all(text.as_bytes())?),
+    }
+}
+
+fn csv_text<Row: Serialize>(rows: &[Row]) -> Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row)?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+/// Whether a reader of standard output went away, as `head` does.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>());
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,144 @@
+//! Checks and times the kernels on this machine's GPU.
+//!
+//! `lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST]` writes its results to FOLDER as CSV; `check` fails if a
+//! case does. LONGEST is the longest sequence that `bench` times.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path as FilePath;
+use std::process::ExitCode;
+use std::{env, fs};
+
+use ringlab_kernels::gpu::{Cache, Device};
+use ringlab_kernels::lab::{CheckOptions, Timing, accuracy, bench, check, points};
+use ringlab_kernels::variant::Path;
+
+const REPEATS: usize = 10;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("failed to run the lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything passed.
+fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
+    let (command, folder) = match arguments {
+        [command, folder, ..] => (command.as_str(), FilePath::new(folder)),
+        _ => return Err("usage: lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST]".into()),
+    };
+    let path = match arguments.get(2).map(String::as_str) {
+        None => None,
+        Some("hopper") => Some(Path::Hopper),
+        Some("portable") => Some(Path::Portable),
+        Some(other) => {
+            return Err(format!("`{other}` is no family of kernels; say hopper or portable").into());
+        }
+    };
+    let longest = arguments.get(3).map_or(Ok(65536), |text| text.parse())?;
+    fs::create_dir_all(folder)?;
+    let device = Device::open_with(0, path, Some(Cache::from_env()))?;
+    eprintln!("{} ({}), {} kernels", device.name()?, device.target().capability, device.target().path);
+    match command {
+        "check" => run_check(&device, folder),
+        "bench" => run_bench(&device, folder, longest).map(|()| true),
+        "accuracy" => run_accuracy(&device, folder).map(|()| true),
+        other => Err(format!("`{other}` is no command; say check, bench or accuracy").into()),
+    }
+}
+
+fn run_check(device: &Device, folder: &FilePath) -> Result<bool, Box<dyn Error>> {
+    let (mut log, mut cases, mut failed) = (String::new(), 0, 0);
+    let result = check(device, CheckOptions::FULL, &mut |outcome| {
+        cases += 1;
+        if !outcome.passed() {
+            failed += 1;
+            if failed <= 40 {
+                println!("{outcome}");
+            }
+        }
+        // Writing to a String does not fail.
+        let _ = writeln!(log, "{outcome}");
+    });
+    fs::write(folder.join(format!("check-{}.txt", device.target().path)), log)?;
+    let failures = result?;
+    println!("{}: {cases} cases, {failures} failures", device.target().path);
+    Ok(failures == 0)
+}
+
+fn run_bench(device: &Device, folder: &FilePath, longest: usize) -> Result<(), Box<dyn Error>> {
+    let mut csv = String::from(
+        "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,tflops,median_ms,min_ms,\
+         max_ms,repeats,device,cuda\n",
+    );
+    for point in points(longest) {
+        for timing in bench(device, point, REPEATS)? {
+            println!("{}", summary(&timing));
+            csv.push_str(&row(device, &timing)?);
+        }
+    }
+    fs::write(folder.join(format!("bench-{}.csv", device.target().path)), csv)?;
+    Ok(())
+}
+
+fn summary(timing: &Timing) -> String {
+    let point = timing.point;
+    format!(
+        "d{:<3} len {:>5} batch {} group {} {:<10} {:<10} x{} {:<8} {:>6.1} TFLOP/s {:>8.3} ms  {}",
+        point.head_dim.elements(),
+        point.len,
+        point.batch,
+        point.group,
+        point.mask,
+        point.layout,
+        point.ranks,
+        timing.pass,
+        timing.tflops(),
+        timing.median(),
+        timing.kernel
+    )
+}
+
+fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
+    let point = timing.point;
+    let heads = 2048 / point.head_dim.elements();
+    let times = &timing.milliseconds;
+    Ok(format!(
+        "ringlab-{},{},{},bf16,{},{heads},{},{},{},{},{},{},{:.1},{},{},{},{},{},{}\n",
+        device.target().path,
+        timing.kernel,
+        timing.pass,
+        point.head_dim.elements(),
+        heads / point.group,
+        point.batch,
+        point.len,
+        point.mask,
+        point.layout,
+        point.ranks,
+        timing.tflops(),
+        timing.median(),
+        times[0],
+        times[times.len() - 1],
+        times.len(),
+        device.name()?,
+        device.driver_version()?
+    ))
+}
+
+fn run_accuracy(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {
+    let mut csv = String::from("implementation,problem,tensor,relative_l2\n");
+    for row in accuracy(device, &folder.join("problems"))? {
+        let line =
+            format!("ringlab-{},{},{},{:.4e}\n", device.target().path, row.problem, row.tensor, row.error);
+        print!("{line}");
+        csv.push_str(&line);
+    }
+    fs::write(folder.join(format!("accuracy-{}.csv", device.target().path)), csv)?;
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! The GPU side: compiles the kernels, loads them and launches them from validated specs.
+//!
+//! The driver and NVRTC are loaded at run time and probed before the first call, so every machine builds this and a
+//! machine without them gets a [`GpuError`] that says what to install.
+
+mod buffer;
+mod cache;
+mod compile;
+mod device;
+mod error;
+mod launch;
+mod pack;
+mod steps;
+mod tensor_map;
+
+pub use buffer::{Buffer, Plain};
+pub use cache::Cache;
+pub use compile::{Binary, Compiler, Resources};
+pub use cudarc;
+pub use device::Device;
+pub use error::GpuError;
+pub use launch::{Backward, Forward};

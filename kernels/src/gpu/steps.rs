@@ -1,0 +1,128 @@
+//! The memory-bound steps around the attention kernels, launched at once: nothing is prepared for them.
+
+use cudarc::driver::{CudaStream, DeviceRepr, LaunchConfig, PushKernelArg as _};
+
+use super::device::Loaded;
+use super::error::Doing as _;
+use super::{Device, GpuError};
+use crate::abi::{ConvertArgs, FinaliseArgs, MergeArgs, PreprocessArgs, StateArgs};
+use crate::spec::{Dims, Dtype, Finished, SpecError, State, Tensor, check_address, check_size, check_tensor};
+use crate::variant::{Kernel, Step};
+
+/// Elements that a thread of these kernels works on.
+const ELEMENTS_A_THREAD: usize = 8;
+
+macro_rules! plain_arguments {
+    ($($type:ty),*) => {$(
+        #[expect(unsafe_code, reason = "a plain C struct of integers, floats and device addresses")]
+        unsafe impl DeviceRepr for $type {}
+    )*};
+}
+plain_arguments!(PreprocessArgs, ConvertArgs, MergeArgs, FinaliseArgs);
+
+impl Device {
+    /// `delta = rowsum(o * do)`, fp32 `[batch][heads][q_len]` at the address `delta`: what a backward subtracts from dP.
+    pub fn preprocess(
+        &self,
+        stream: &CudaStream,
+        (dims, q_len): (Dims, usize),
+        o: Tensor,
+        d_o: Tensor,
+        delta: u64,
+    ) -> Result<(), GpuError> {
+        check_tensor("o", o, dims.heads, dims.head_dim, Dtype::BYTES)?;
+        check_tensor("do", d_o, dims.heads, dims.head_dim, Dtype::BYTES)?;
+        check_address("delta", delta, 4)?;
+        let [batch, q_len, heads] = sizes([dims.batch, q_len, dims.heads])?;
+        let (o_stride, do_stride) = (o.strides, d_o.strides);
+        let args = PreprocessArgs { o: o.ptr, o_stride, d_o: d_o.ptr, do_stride, delta, batch, q_len, heads };
+        self.step(stream, Step::Preprocess, dims, [batch, q_len, heads], &args)
+    }
+
+    /// Rounds the fp32 tensor `from`, times `scale`, to the input dtype; both `[batch][tokens][heads][head_dim]`.
+    pub fn convert(
+        &self,
+        stream: &CudaStream,
+        dims: Dims,
+        [tokens, heads]: [usize; 2],
+        (from, to): (Tensor, Tensor),
+        scale: f32,
+    ) -> Result<(), GpuError> {
+        check_tensor("from", from, heads, dims.head_dim, 4)?;
+        check_tensor("to", to, heads, dims.head_dim, Dtype::BYTES)?;
+        let [batch, tokens, heads] = sizes([dims.batch, tokens, heads])?;
+        let (from_stride, to_stride) = (from.strides, to.strides);
+        let args =
+            ConvertArgs { from: from.ptr, from_stride, to: to.ptr, to_stride, batch, tokens, heads, scale };
+        self.step(stream, Step::Convert, dims, [batch, tokens, heads], &args)
+    }
+
+    /// Merges the state `from` into `into`; the two have seen different keys of the same queries.
+    pub fn merge(
+        &self,
+        stream: &CudaStream,
+        (dims, q_len): (Dims, usize),
+        into: State,
+        from: State,
+    ) -> Result<(), GpuError> {
+        into.validate(dims)?;
+        from.validate(dims)?;
+        let [batch, q_len, heads] = sizes([dims.batch, q_len, dims.heads])?;
+        let args = MergeArgs { a: state_args(into), b: state_args(from), batch, q_len, heads };
+        self.step(stream, Step::Merge, dims, [batch, q_len, heads], &args)
+    }
+
+    /// Writes the output and log-sum-exp of a state.
+    pub fn finalise(
+        &self,
+        stream: &CudaStream,
+        (dims, q_len): (Dims, usize),
+        state: State,
+        output: Finished,
+    ) -> Result<(), GpuError> {
+        state.validate(dims)?;
+        output.validate(dims)?;
+        let [batch, q_len, heads] = sizes([dims.batch, q_len, dims.heads])?;
+        let Finished { o, lse } = output;
+        let state = state_args(state);
+        let args = FinaliseArgs { state, o: o.ptr, o_stride: o.strides, lse, batch, q_len, heads };
+        self.step(stream, Step::Finalise, dims, [batch, q_len, heads], &args)
+    }
+
+    fn step<A: DeviceRepr>(
+        &self,
+        stream: &CudaStream,
+        step: Step,
+        dims: Dims,
+        rows: [i32; 3],
+        args: &A,
+    ) -> Result<(), GpuError> {
+        let kernel = Kernel::step(step, dims.dtype, dims.head_dim);
+        let Loaded { function, shared_bytes } = self.function(&kernel)?;
+        let rows: usize = rows.iter().map(|&n| n as usize).product();
+        let threads = rows * (dims.head_dim.elements() / ELEMENTS_A_THREAD);
+        let ctas = threads.div_ceil(kernel.threads as usize);
+        check_size("rows", ctas, (1 << 31) - 1)?;
+        let config = LaunchConfig {
+            grid_dim: (ctas as u32, 1, 1),
+            block_dim: (kernel.threads, 1, 1),
+            shared_mem_bytes: shared_bytes,
+        };
+        let mut builder = stream.launch_builder(&function);
+        builder.arg(args);
+        #[expect(unsafe_code, reason = "the kernel takes exactly this struct, whose tensors were validated")]
+        unsafe { builder.launch(config) }.doing("launch a kernel")?;
+        Ok(())
+    }
+}
+
+fn sizes<const N: usize>(values: [usize; N]) -> Result<[i32; N], SpecError> {
+    for value in values {
+        check_size("batch, tokens or heads", value, 1 << 30)?;
+    }
+    Ok(values.map(|value| i32::try_from(value).unwrap_or(i32::MAX)))
+}
+
+fn state_args(state: State) -> StateArgs {
+    StateArgs { o: state.o.ptr, o_stride: state.o.strides, m: state.m, l: state.l }
+}

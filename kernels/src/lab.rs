@@ -1,0 +1,44 @@
+//! Holds the GPU kernels against the f64 reference, and times them.
+//!
+//! [`check`] runs every mask, layout and number of ranks (one rank after the other on one GPU) with poisoned outputs;
+//! [`bench`](bench()) times points with device events; [`accuracy`] writes one problem with its f64 results to a folder,
+//! so that another implementation can be compared on the same inputs.
+
+mod accuracy;
+mod bench;
+mod check;
+mod layout;
+mod mask;
+mod random;
+mod ranks;
+mod special;
+mod tensors;
+
+pub use accuracy::{ErrorRow, accuracy};
+pub use bench::{Point, Timing, bench, points};
+pub use check::{CheckOptions, Outcome, check};
+pub use layout::Layout;
+pub use mask::Mask;
+pub use random::normal;
+
+use crate::gpu::GpuError;
+use crate::reference::ReferenceError;
+
+/// Why a lab run ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The GPU refused something.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// The reference refused the problem.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A result could not be written.
+    #[error("failed to write {path}: {source}")]
+    Write {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+}

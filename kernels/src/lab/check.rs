@@ -1,0 +1,216 @@
+use std::fmt;
+
+use crate::gpu::Device;
+use crate::reference::{Gradients, Output, relative_l2};
+use crate::spec::{Dims, Dtype, HeadDim};
+
+use super::ranks::{HostGradients, HostOutput, Mode, Ranks};
+use super::tensors::Inputs;
+use super::{LabError, Layout, Mask, special};
+
+/// Relative L2 error that a bf16 output may have; fp16 carries three more bits.
+const OUTPUT_BOUND: f64 = 4e-3;
+/// Relative L2 error that a bf16 gradient may have.
+const GRADIENT_BOUND: f64 = 8e-3;
+/// Absolute error of the fp32 log-sum-exp.
+const LSE_BOUND: f64 = 5e-4;
+
+/// How much is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Tokens of a sequence; an odd number puts tails everywhere.
+    pub len: usize,
+    /// Ranks, one group after the other.
+    pub ranks: &'static [usize],
+    /// Backward too.
+    pub backward: bool,
+}
+
+impl CheckOptions {
+    /// Everything, on sequences whose tiles all have tails.
+    pub const FULL: Self = Self { len: 1021, ranks: &[1, 2, 3, 4, 8], backward: true };
+    /// A few minutes' worth less.
+    pub const QUICK: Self = Self { len: 517, ranks: &[1, 3], backward: true };
+}
+
+/// One checked case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// What was run.
+    pub name: String,
+    /// Each compared quantity, its error and the most it may be.
+    pub errors: Vec<(&'static str, f64, f64)>,
+}
+
+impl Outcome {
+    /// Whether every error is within its bound; `NaN` never is.
+    pub fn passed(&self) -> bool {
+        self.errors.iter().all(|&(_, error, bound)| error <= bound)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.passed() { "ok  " } else { "FAIL" }, self.name)?;
+        self.errors.iter().try_for_each(|(what, error, _)| write!(f, " {what} {error:.1e}"))
+    }
+}
+
+/// One family of cases: a problem and its f64 results, shared by all layouts.
+struct Family {
+    inputs: Inputs,
+    output: Output,
+    gradients: Option<Gradients>,
+    name: String,
+}
+
+/// Runs every case and hands each outcome to `report`; the number of failures.
+pub fn check(
+    device: &Device,
+    options: CheckOptions,
+    report: &mut dyn FnMut(&Outcome),
+) -> Result<usize, LabError> {
+    let mut failures = 0;
+    let mut count = |outcome: &Outcome| {
+        failures += usize::from(!outcome.passed());
+        report(outcome);
+    };
+    for (dims, mask, layouts) in families() {
+        let family = Family::new(dims, mask, options)?;
+        for &layout in layouts {
+            for &ranks in options.ranks {
+                family.run(device, layout, ranks, &mut count)?;
+            }
+        }
+    }
+    special::check(device, &mut count)?;
+    Ok(failures)
+}
+
+const ALL_LAYOUTS: &[Layout] = &[Layout::Contiguous, Layout::Zigzag, Layout::Striped(1), Layout::Striped(16)];
+const ZIGZAG: &[Layout] = &[Layout::Zigzag];
+
+/// Every mask with every layout at D = 128 in bf16; the other sizes and dtypes where they could differ.
+fn families() -> Vec<(Dims, Mask, &'static [Layout])> {
+    let dims = Dims { dtype: Dtype::Bf16, head_dim: HeadDim::D128, heads: 4, kv_heads: 2, batch: 1 };
+    let small = Dims { head_dim: HeadDim::D64, heads: 3, kv_heads: 3, batch: 2, ..dims };
+    let fp16 = |dims| Dims { dtype: Dtype::F16, ..dims };
+    let masks =
+        [Mask::Full, Mask::Causal, Mask::Window(100), Mask::Documents, Mask::WholeDocuments, Mask::Gap];
+    let mut families: Vec<(Dims, Mask, &'static [Layout])> =
+        masks.map(|mask| (dims, mask, ALL_LAYOUTS)).to_vec();
+    families.extend(masks.map(|mask| (small, mask, ZIGZAG)));
+    families.push((fp16(dims), Mask::Causal, ZIGZAG));
+    families.push((fp16(small), Mask::Window(100), ZIGZAG));
+    families.push((Dims { kv_heads: 1, ..small }, Mask::Causal, ZIGZAG));
+    families
+}
+
+impl Family {
+    fn new(dims: Dims, mask: Mask, options: CheckOptions) -> Result<Self, LabError> {
+        let inputs = Inputs::random(dims, options.len, mask, 7);
+        let problem = inputs.problem();
+        let output = problem.forward()?;
+        let gradients = options.backward.then(|| problem.backward(&inputs.d_o)).transpose()?;
+        let Dims { dtype, head_dim, heads, kv_heads, batch } = dims;
+        let name = format!(
+            "{dtype} d{} {heads}/{kv_heads} heads batch {batch} {} tokens {mask}",
+            head_dim.elements(),
+            options.len
+        );
+        Ok(Self { inputs, output, gradients, name })
+    }
+
+    fn run(
+        &self,
+        device: &Device,
+        layout: Layout,
+        count: usize,
+        report: &mut impl FnMut(&Outcome),
+    ) -> Result<(), LabError> {
+        let ranks = Ranks::new(device, &self.inputs, layout, count)?;
+        let name = |what: &str| format!("{} {layout} x{count} {what}", self.name);
+        let modes = [(Mode::Carried, "carried"), (Mode::Merged, "merged"), (Mode::Fused, "fused")];
+        for (mode, what) in modes {
+            let output = ranks.forward(mode)?;
+            report(&Outcome { name: name(what), errors: self.output_errors(&output) });
+        }
+        let again = ranks.forward(Mode::Fused)?;
+        let same = bits_differ(&again.o, &ranks.forward(Mode::Fused)?.o);
+        report(&Outcome { name: name("twice"), errors: vec![("bits", same, 0.0)] });
+        let Some(expected) = &self.gradients else { return Ok(()) };
+        let gradients = ranks.backward(false)?;
+        report(&Outcome { name: name("backward"), errors: self.gradient_errors(&gradients, expected) });
+        let ordered = ranks.backward(true)?;
+        let mut errors = self.gradient_errors(&ordered, expected);
+        let repeated = ranks.backward(true)?;
+        let differ = [(&ordered.dq, &repeated.dq), (&ordered.dk, &repeated.dk), (&ordered.dv, &repeated.dv)];
+        errors.push(("bits", differ.map(|(a, b)| bits_differ(a, b)).iter().sum(), 0.0));
+        report(&Outcome { name: name("backward deterministic"), errors });
+        Ok(())
+    }
+
+    fn output_errors(&self, actual: &HostOutput) -> Vec<(&'static str, f64, f64)> {
+        let bound = dtype_bound(self.inputs.dims.dtype, OUTPUT_BOUND);
+        vec![
+            ("o", relative_l2(&actual.o, &self.output.o), bound),
+            ("lse", lse_error(&actual.lse, &self.output.lse), LSE_BOUND),
+        ]
+    }
+
+    fn gradient_errors(&self, actual: &HostGradients, expected: &Gradients) -> Vec<(&'static str, f64, f64)> {
+        let bound = dtype_bound(self.inputs.dims.dtype, GRADIENT_BOUND);
+        vec![
+            ("dq", relative_l2(&actual.dq, &expected.dq), bound),
+            ("dk", relative_l2(&actual.dk, &expected.dk), bound),
+            ("dv", relative_l2(&actual.dv, &expected.dv), bound),
+        ]
+    }
+}
+
+/// fp16 rounds eight times finer than bf16; half of that is granted to what is summed.
+fn dtype_bound(dtype: Dtype, bf16: f64) -> f64 {
+    match dtype {
+        Dtype::Bf16 => bf16,
+        Dtype::F16 => bf16 / 4.0,
+    }
+}
+
+/// The largest difference; `-inf` must be `-inf`, and anything else beside it is infinitely wrong.
+pub(super) fn lse_error(actual: &[f64], expected: &[f64]) -> f64 {
+    let difference = |(a, e): (&f64, &f64)| if a == e { 0.0 } else { (a - e).abs() };
+    actual
+        .iter()
+        .zip(expected)
+        .map(difference)
+        .fold(0.0, |worst: f64, x| if x.is_nan() { x } else { worst.max(x) })
+}
+
+/// How many of the values differ in any bit.
+pub(super) fn bits_differ(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_or_missing_number_never_passes() {
+        let outcome = |error: f64| Outcome { name: String::new(), errors: vec![("o", error, 1e-3)] };
+        assert!(outcome(1e-3).passed());
+        assert!(!outcome(1.1e-3).passed());
+        assert!(!outcome(f64::NAN).passed());
+        assert_eq!(outcome(f64::NAN).to_string(), "FAIL  o NaN");
+    }
+
+    #[test]
+    fn lse_of_queries_without_keys_is_compared_exactly() {
+        let empty = f64::NEG_INFINITY;
+        assert_eq!(lse_error(&[1.0, empty], &[1.5, empty]), 0.5);
+        assert_eq!(lse_error(&[empty], &[0.0]), f64::INFINITY);
+        assert!(
+            lse_error(&[f64::NAN, 3.0], &[empty, 0.0]) > 0.0 || lse_error(&[f64::NAN], &[empty]).is_nan()
+        );
+    }
+}

@@ -1,0 +1,7 @@
+//! Pictures and files of simulated timelines.
+
+mod chart;
+mod exports;
+mod gantt;
+mod picture;
+mod timelines;

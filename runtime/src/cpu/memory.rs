@@ -1,0 +1,257 @@
+//! A rank's buffers: f32 tensors that live from their first to their last use and start as NaN.
+
+use std::sync::Arc;
+
+use ringlab_sim::plan::{Buf, Buffer, Op, Plan, Program, Role, Tensor};
+use ringlab_sim::problem::Shape;
+use ringlab_sim::units::Bytes;
+
+use super::error::Cause;
+use super::region::{Placement, Region};
+use super::state::StateRow;
+
+/// One array of a tensor: `[batch][tokens][heads][width]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plane {
+    /// A vector of `head_dim` in the problem's element type.
+    Element,
+    /// A vector of `head_dim` in fp32.
+    Vector,
+    /// One fp32 number.
+    Scalar,
+}
+
+impl Plane {
+    fn width(self, shape: &Shape) -> usize {
+        if self == Self::Scalar { 1 } else { shape.head_dim as usize }
+    }
+
+    fn element_bytes(self, shape: &Shape) -> u64 {
+        if self == Self::Element { shape.dtype.size().0 } else { 4 }
+    }
+}
+
+/// The arrays of a tensor, in the order in which [`Tensor`] names them.
+fn planes(tensor: Tensor) -> &'static [Plane] {
+    use Plane::{Element, Scalar, Vector};
+    match tensor {
+        Tensor::Query => &[Element],
+        Tensor::KeyValue => &[Element, Element],
+        Tensor::State => &[Vector, Scalar, Scalar],
+        Tensor::Output => &[Element, Scalar],
+        Tensor::QuerySide => &[Element, Element, Element, Scalar],
+        Tensor::Delta => &[Scalar],
+        Tensor::QueryGrad => &[Vector],
+        Tensor::KeyValueGrad => &[Vector, Vector],
+    }
+}
+
+/// Memory for one tensor, and the region that it holds.
+#[derive(Debug, Clone)]
+pub(super) struct Storage {
+    tensor: Tensor,
+    shape: Shape,
+    held: Option<Arc<Region>>,
+    planes: Vec<Vec<f32>>,
+}
+
+impl Storage {
+    /// Memory of `rows` tokens and heads for every sequence of the batch, all NaN.
+    fn poisoned(tensor: Tensor, shape: Shape, rows: usize) -> Self {
+        let rows = rows * shape.batch as usize;
+        let planes = planes(tensor).iter().map(|p| vec![f32::NAN; rows * p.width(&shape)]).collect();
+        Self { tensor, shape, held: None, planes }
+    }
+
+    /// Memory of just this region.
+    pub fn of_region(tensor: Tensor, shape: Shape, region: Arc<Region>) -> Self {
+        let rows = region.tokens.len() * region.heads();
+        Self { held: Some(region), ..Self::poisoned(tensor, shape, rows) }
+    }
+
+    /// Size of the memory, each element at its size in the plan.
+    pub fn bytes(&self) -> Bytes {
+        let planes = planes(self.tensor).iter().zip(&self.planes);
+        Bytes(planes.map(|(plane, data)| data.len() as u64 * plane.element_bytes(&self.shape)).sum())
+    }
+
+    pub fn held(&self) -> Option<&Arc<Region>> {
+        self.held.as_ref()
+    }
+
+    /// Declares that the memory holds `region` from now on. False if it is too small.
+    #[must_use]
+    pub fn hold(&mut self, region: &Arc<Region>) -> bool {
+        let rows = region.tokens.len() * region.heads() * self.shape.batch as usize;
+        self.held = Some(Arc::clone(region));
+        planes(self.tensor)
+            .iter()
+            .zip(&self.planes)
+            .all(|(p, data)| rows * p.width(&self.shape) <= data.len())
+    }
+
+    /// Index of a row: one token and one head, both counted within the region.
+    pub fn index(&self, batch: usize, token: usize, head: usize) -> usize {
+        let (tokens, heads) = self.held.as_ref().map_or((0, 0), |r| (r.tokens.len(), r.heads()));
+        (batch * tokens + token) * heads + head
+    }
+
+    pub fn row(&self, plane: usize, index: usize) -> &[f32] {
+        let width = planes(self.tensor)[plane].width(&self.shape);
+        &self.planes[plane][index * width..(index + 1) * width]
+    }
+
+    pub fn row_mut(&mut self, plane: usize, index: usize) -> &mut [f32] {
+        let width = planes(self.tensor)[plane].width(&self.shape);
+        &mut self.planes[plane][index * width..(index + 1) * width]
+    }
+
+    /// A row of [`Tensor::State`].
+    pub fn state_row(&mut self, index: usize) -> StateRow<'_> {
+        let d = self.shape.head_dim as usize;
+        let (o, scalars) = self.planes.split_at_mut(1);
+        let (m, l) = scalars.split_at_mut(1);
+        StateRow { o: &mut o[0][index * d..(index + 1) * d], m: &mut m[0][index], l: &mut l[0][index] }
+    }
+
+    /// Sets every row of one plane.
+    pub fn fill(&mut self, plane: usize, value: f32) {
+        self.planes[plane].fill(value);
+    }
+
+    /// The index of each row of a region here and in `other`, for the region's placement in both.
+    pub fn row_pairs(
+        &self,
+        other: &Self,
+        (here, there): (&Placement, &Placement),
+        heads: usize,
+    ) -> Vec<(usize, usize)> {
+        let mut pairs = Vec::with_capacity(self.shape.batch as usize * here.tokens.len() * heads);
+        for batch in 0..self.shape.batch as usize {
+            for (&a, &b) in here.tokens.iter().zip(&there.tokens) {
+                let (a, b) = (self.index(batch, a, here.head), other.index(batch, b, there.head));
+                pairs.extend((0..heads).map(|head| (a + head, b + head)));
+            }
+        }
+        pairs
+    }
+
+    /// Copies `region` out of this memory into memory of its own; `None` if it is not all here.
+    pub fn extract(&self, region: &Arc<Region>) -> Option<Self> {
+        let from = self.held.as_ref()?.locate(region)?;
+        let mut copy = Self::of_region(self.tensor, self.shape, Arc::clone(region));
+        copy.copy_rows(self, region, &from)?;
+        Some(copy)
+    }
+
+    /// Copies `region`, which lies at `from` in `source`, to where it lies in this memory.
+    pub fn copy_rows(&mut self, source: &Self, region: &Region, from: &Placement) -> Option<()> {
+        let into = self.held.as_ref()?.locate(region)?;
+        let pairs = source.row_pairs(self, (from, &into), region.heads());
+        for plane in 0..self.planes.len() {
+            for &(a, b) in &pairs {
+                self.row_mut(plane, b).copy_from_slice(source.row(plane, a));
+            }
+        }
+        Some(())
+    }
+}
+
+struct Slot {
+    buffer: Buffer,
+    last_use: Option<usize>,
+    storage: Option<Storage>,
+}
+
+/// All buffers of one rank.
+pub(super) struct Memory {
+    shape: Shape,
+    slots: Vec<Slot>,
+    live: u64,
+    peak: u64,
+}
+
+impl Memory {
+    /// Buffers as the program declares them; only the inputs, all NaN, are there yet.
+    pub fn new(program: &Program, shape: Shape) -> Self {
+        let slots = program.buffers.iter().map(|&buffer| Slot { buffer, last_use: None, storage: None });
+        let mut memory = Self { shape, slots: slots.collect(), live: 0, peak: 0 };
+        for (i, op) in program.ops.iter().enumerate() {
+            op.kind.accesses(|buf, _| memory.slots[usize::from(buf.0)].last_use = Some(i));
+        }
+        for i in 0..memory.slots.len() {
+            if matches!(memory.slots[i].buffer.role, Role::Input(_)) {
+                memory.allocate(Buf(i as u16));
+            }
+        }
+        memory
+    }
+
+    /// Largest size of all live buffers so far.
+    pub fn peak(&self) -> Bytes {
+        Bytes(self.peak)
+    }
+
+    /// Allocates what the operation is the first to touch.
+    pub fn before(&mut self, op: &Op) {
+        op.kind.accesses(|buf, _| self.allocate(buf));
+    }
+
+    /// Frees the scratch that operation `index` was the last to touch.
+    pub fn after(&mut self, index: usize, op: &Op) {
+        op.kind.accesses(|buf, _| {
+            let slot = &mut self.slots[usize::from(buf.0)];
+            if slot.buffer.role == Role::Scratch && slot.last_use == Some(index) {
+                self.live -= slot.storage.take().map_or(0, |s| s.bytes().0);
+            }
+        });
+    }
+
+    fn allocate(&mut self, buf: Buf) {
+        let slot = &mut self.slots[usize::from(buf.0)];
+        if slot.storage.is_none() {
+            let tensor = slot.buffer.tensor;
+            let rows = slot.buffer.bytes.0 / tensor.bytes(&self.shape, 1, 1).0;
+            let storage = Storage::poisoned(tensor, self.shape, rows as usize);
+            self.live += storage.bytes().0;
+            self.peak = self.peak.max(self.live);
+            slot.storage = Some(storage);
+        }
+    }
+
+    pub fn get(&self, buf: Buf, tensor: Tensor) -> Result<&Storage, Cause> {
+        let storage = self.slots.get(usize::from(buf.0)).and_then(|s| s.storage.as_ref());
+        check(storage.ok_or(Cause::NotHeld { buffer: buf.0 })?, buf, tensor)
+    }
+
+    /// The tensor that the plan declares for a buffer.
+    pub fn tensor(&self, buf: Buf) -> Result<Tensor, Cause> {
+        let slot = self.slots.get(usize::from(buf.0)).ok_or(Cause::NotHeld { buffer: buf.0 })?;
+        Ok(slot.buffer.tensor)
+    }
+
+    /// Takes a buffer out, so that it can be written while others are read; [`Memory::put`] puts it back.
+    pub fn take(&mut self, buf: Buf, tensor: Tensor) -> Result<Storage, Cause> {
+        self.get(buf, tensor)?;
+        self.slots[usize::from(buf.0)].storage.take().ok_or(Cause::NotHeld { buffer: buf.0 })
+    }
+
+    pub fn put(&mut self, buf: Buf, storage: Storage) {
+        self.slots[usize::from(buf.0)].storage = Some(storage);
+    }
+
+    /// The buffers with their contents.
+    pub fn iter(&self) -> impl Iterator<Item = (Buf, &Buffer, Option<&Storage>)> {
+        self.slots.iter().enumerate().map(|(i, s)| (Buf(i as u16), &s.buffer, s.storage.as_ref()))
+    }
+}
+
+fn check(storage: &Storage, buf: Buf, expected: Tensor) -> Result<&Storage, Cause> {
+    let actual = storage.tensor;
+    if actual == expected { Ok(storage) } else { Err(Cause::WrongTensor { buffer: buf.0, expected, actual }) }
+}
+
+/// The regions of a plan's blocks.
+pub(super) fn regions(plan: &Plan) -> Vec<Arc<Region>> {
+    plan.blocks.iter().map(|block| Arc::new(Region::of_block(block))).collect()
+}

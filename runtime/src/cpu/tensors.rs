@@ -1,0 +1,205 @@
+//! Between global token order and the ranks' memories.
+
+use std::sync::Arc;
+
+use ringlab_sim::layout::Layout;
+use ringlab_sim::plan::{Plan, Rank, Role, Tensor};
+use ringlab_sim::problem::{Pass, Shape};
+
+use super::error::{Cause, RunError};
+use super::memory::{Memory, Storage};
+use super::region::Region;
+use crate::inputs::{InputError, Inputs};
+use crate::outcome::{Forward, Gradients, Results};
+
+/// Index of each position's token among the real tokens; `None` for padding.
+pub(super) fn real_tokens(layout: &Layout) -> Vec<Option<usize>> {
+    let mut index = vec![None; layout.documents().tokens() as usize];
+    let real = layout.documents().iter().flat_map(|d| d.start..d.start + d.len);
+    real.enumerate().for_each(|(i, position)| index[position as usize] = Some(i));
+    index
+}
+
+/// Checks that the inputs are those of the plan's problem.
+pub(super) fn check(plan: &Plan, inputs: &Inputs) -> Result<(), InputError> {
+    inputs.validate()?;
+    let sizes = |s: &Shape, tokens: usize| {
+        format!(
+            "{tokens} tokens, batch {}, {} heads over {} kv heads of {}",
+            s.batch, s.heads, s.kv_heads, s.head_dim
+        )
+    };
+    let documents = plan.layout.documents();
+    let plan_sizes = sizes(&plan.shape, (documents.tokens() - documents.padding()) as usize);
+    let input_sizes = sizes(&inputs.shape, inputs.tokens);
+    if plan_sizes != input_sizes {
+        return Err(InputError::Problem { plan: plan_sizes, inputs: input_sizes });
+    }
+    if plan.pass == Pass::Backward && inputs.forward.is_none() {
+        return Err(InputError::NoForward);
+    }
+    Ok(())
+}
+
+/// A dense tensor in global token order.
+#[derive(Clone, Copy)]
+enum Order {
+    /// `[batch][tokens][heads][width]`.
+    TokenMajor,
+    /// `[batch][heads][tokens]`.
+    HeadMajor,
+}
+
+/// Where a row starts in a global tensor of `tokens` tokens and `heads` heads.
+struct Global {
+    order: Order,
+    tokens: usize,
+    heads: usize,
+    width: usize,
+}
+
+impl Global {
+    /// A tensor of vectors, or of one number a token and head.
+    fn of(inputs: &Inputs, heads: u32, scalar: bool) -> Self {
+        let (order, width) =
+            if scalar { (Order::HeadMajor, 1) } else { (Order::TokenMajor, inputs.shape.head_dim as usize) };
+        Self { order, tokens: inputs.tokens, heads: heads as usize, width }
+    }
+
+    fn row(&self, batch: usize, token: usize, head: usize) -> std::ops::Range<usize> {
+        let row = match self.order {
+            Order::TokenMajor => (batch * self.tokens + token) * self.heads + head,
+            Order::HeadMajor => (batch * self.heads + head) * self.tokens + token,
+        };
+        row * self.width..(row + 1) * self.width
+    }
+}
+
+/// Fills a rank's input buffers. Rows of padding stay NaN, so that a plan that lets padding in shows.
+pub(super) fn scatter(
+    inputs: &Inputs,
+    real: &[Option<usize>],
+    regions: &[Arc<Region>],
+    memory: &mut Memory,
+) -> Result<(), Cause> {
+    let buffers = memory.iter().filter_map(|(buf, buffer, _)| match buffer.role {
+        Role::Input(block) => Some((buf, buffer.tensor, block)),
+        _ => None,
+    });
+    for (buf, tensor, block) in buffers.collect::<Vec<_>>() {
+        let region = &regions[block as usize];
+        let mut storage = memory.take(buf, tensor)?;
+        if !storage.hold(region) {
+            return Err(Cause::TooSmall { buffer: buf.0 });
+        }
+        for (plane, (source, global)) in sources(inputs, tensor).into_iter().enumerate() {
+            for_each_row(&inputs.shape, region, |batch, (position, token), (head, h)| {
+                let Some(real) = real[position] else { return };
+                let row = storage.index(batch, token, h);
+                storage.row_mut(plane, row).copy_from_slice(&source[global.row(batch, real, head)]);
+            });
+        }
+        memory.put(buf, storage);
+    }
+    Ok(())
+}
+
+/// The global tensors of an input buffer's planes.
+fn sources(inputs: &Inputs, tensor: Tensor) -> Vec<(&[f32], Global)> {
+    let Shape { heads, kv_heads, .. } = inputs.shape;
+    let (q, kv) = (|| Global::of(inputs, heads, false), || Global::of(inputs, kv_heads, false));
+    match (tensor, &inputs.forward) {
+        (Tensor::Query, _) => vec![(&inputs.q, q())],
+        (Tensor::KeyValue, _) => vec![(&inputs.k, kv()), (&inputs.v, kv())],
+        (Tensor::QuerySide, Some(forward)) => {
+            vec![
+                (&inputs.q, q()),
+                (&forward.o, q()),
+                (&inputs.d_o, q()),
+                (&forward.lse, Global::of(inputs, heads, true)),
+            ]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Calls `f(batch, (position, its index in the region), (head, its index in the region))` for every row of a region.
+fn for_each_row(shape: &Shape, region: &Region, mut f: impl FnMut(usize, (usize, usize), (usize, usize))) {
+    for batch in 0..shape.batch as usize {
+        for (token, &position) in region.tokens.iter().enumerate() {
+            for head in 0..region.heads() {
+                f(batch, (position as usize, token), (region.heads.first as usize + head, head));
+            }
+        }
+    }
+}
+
+/// One plane of a result in the making.
+struct Target {
+    tensor: Tensor,
+    plane: usize,
+    global: Global,
+    /// What padding rows must hold.
+    padding: f32,
+    data: Vec<f32>,
+}
+
+impl Target {
+    fn new(inputs: &Inputs, (tensor, plane): (Tensor, usize), heads: u32, scalar: bool) -> Self {
+        let global = Global::of(inputs, heads, scalar);
+        let rows = inputs.shape.batch as usize * inputs.tokens * heads as usize;
+        let padding = if scalar { f32::NEG_INFINITY } else { 0.0 };
+        Self { tensor, plane, padding, data: vec![f32::NAN; rows * global.width], global }
+    }
+}
+
+/// Collects the results of all ranks, and counts padding rows that are not what they must be.
+pub(super) fn gather(
+    plan: &Plan,
+    inputs: &Inputs,
+    real: &[Option<usize>],
+    regions: &[Arc<Region>],
+    memories: &[Memory],
+) -> Result<(Results, usize), RunError> {
+    let (h, k) = (plan.shape.heads, plan.shape.kv_heads);
+    let target = |tensor, plane, heads, scalar| Target::new(inputs, (tensor, plane), heads, scalar);
+    let mut targets = match plan.pass {
+        Pass::Forward => vec![target(Tensor::Output, 0, h, false), target(Tensor::Output, 1, h, true)],
+        Pass::Backward => vec![
+            target(Tensor::QueryGrad, 0, h, false),
+            target(Tensor::KeyValueGrad, 0, k, false),
+            target(Tensor::KeyValueGrad, 1, k, false),
+        ],
+    };
+    let mut wrong = 0;
+    for (rank, memory) in memories.iter().enumerate() {
+        for (buf, buffer, storage) in memory.iter() {
+            let Role::Output(block) = buffer.role else { continue };
+            let unwritten = RunError::Unwritten { rank: rank as Rank, buffer: buf.0 };
+            let block = storage.and_then(|s| s.extract(&regions[block as usize])).ok_or(unwritten)?;
+            let targets = targets.iter_mut().filter(|t| t.tensor == buffer.tensor);
+            wrong += targets.map(|t| collect(&plan.shape, &block, real, t)).sum::<usize>();
+        }
+    }
+    let mut data = targets.into_iter().map(|t| t.data);
+    let mut next = || data.next().unwrap_or_default();
+    let results = match plan.pass {
+        Pass::Forward => Results::Forward(Forward { o: next(), lse: next() }),
+        Pass::Backward => Results::Backward(Gradients { dq: next(), dk: next(), dv: next() }),
+    };
+    Ok((results, wrong))
+}
+
+/// Copies a block's real rows; returns how many of its padding rows are wrong.
+fn collect(shape: &Shape, block: &Storage, real: &[Option<usize>], target: &mut Target) -> usize {
+    let mut wrong = 0;
+    let Some(region) = block.held() else { return 0 };
+    for_each_row(shape, region, |batch, (position, token), (head, h)| {
+        let row = block.row(target.plane, block.index(batch, token, h));
+        match real[position] {
+            Some(real) => target.data[target.global.row(batch, real, head)].copy_from_slice(row),
+            None => wrong += usize::from(row.iter().any(|&x| x != target.padding)),
+        }
+    });
+    wrong
+}

@@ -1,0 +1,10 @@
+//! The CPU executor against the f64 reference, its promises about failures, and what it measures.
+
+mod exact;
+mod faults;
+mod leaks;
+mod measured;
+mod mutations;
+mod numbers;
+mod random;
+mod support;

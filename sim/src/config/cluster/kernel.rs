@@ -1,0 +1,145 @@
+//! The table of attention kernels, and the names of its columns.
+
+use serde::{Serialize, Serializer};
+
+use crate::config::field::Keyword;
+use crate::units::{Bytes, FlopsPerSec, SimTime};
+
+/// What one attention kernel reaches.
+///
+/// A work item runs on one SM: in the forward a query tile of one head against all of its key tiles, in the
+/// backward a key tile against all of its query tiles. It takes `prologue + epilogue` and, for each tile that is
+/// not skipped, the time of a full tile at `rate / sms`, times `partial_tile_cost` when the mask cuts through the
+/// tile. A tile that merely reaches past the end of the sequence costs as much as a full one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelRow {
+    /// Implementation, for messages.
+    pub name: String,
+    /// Head dimension the kernel is built for; smaller heads are padded to it.
+    pub head_dim: u32,
+    /// Type of Q, K and V.
+    pub dtype: Dtype,
+    /// Forward or backward.
+    pub pass: Pass,
+    /// Query rows of a tile.
+    pub tile_q: u32,
+    /// Keys of a tile.
+    pub tile_kv: u32,
+    /// Rate of the whole device inside full tiles; a backward counts 2.5 forwards.
+    pub rate: FlopsPerSec,
+    /// Time of a partly masked tile over that of a full one.
+    pub partial_tile_cost: f64,
+    /// Time of a work item before its first tile.
+    pub prologue: SimTime,
+    /// Time of a work item after its last tile.
+    pub epilogue: SimTime,
+    /// How work items reach the SMs.
+    pub grid: Grid,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+/// How the work items of a kernel reach the SMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grid {
+    /// One thread block an SM takes items until none is left, and keeps its SM to the end.
+    Persistent,
+    /// One thread block an item; SMs come free between items.
+    PerItem,
+}
+
+/// Element types of tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    Fp16,
+    /// 8-bit floats, either split.
+    Fp8,
+    /// fp32 in memory, TF32 in the product.
+    Tf32,
+    /// IEEE single precision.
+    Fp32,
+}
+
+impl Dtype {
+    /// Bytes of one element in memory.
+    pub fn size(self) -> Bytes {
+        Bytes(match self {
+            Self::Fp8 => 1,
+            Self::Bf16 | Self::Fp16 => 2,
+            Self::Tf32 | Self::Fp32 => 4,
+        })
+    }
+
+    /// Whether kernels for `self` and `other` run at one rate: bf16 and fp16 share their tensor-core rate.
+    pub(super) fn shares_rate(self, other: Self) -> bool {
+        self == other || (self.size() == Bytes(2) && other.size() == Bytes(2))
+    }
+}
+
+/// Direction of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// O and its log-sum-exp from Q, K, V.
+    Forward,
+    /// dQ, dK, dV from dO and the forward's results.
+    Backward,
+}
+
+/// No row of the kernel table covers what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cluster `{cluster}` has no {} attention kernel for {} heads of {head_dim}; it has: {rows}",
+    pass.name(), dtype.name())]
+pub struct NoKernel {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Head dimension asked for.
+    pub head_dim: u32,
+    /// Element type asked for.
+    pub dtype: Dtype,
+    /// Pass asked for.
+    pub pass: Pass,
+    /// The rows that exist.
+    pub rows: String,
+}
+
+impl KernelRow {
+    /// Pass, type and head dimension, which no two rows share.
+    pub fn title(&self) -> String {
+        format!("{} {} {}", self.pass.name(), self.dtype.name(), self.head_dim)
+    }
+}
+
+impl Keyword for Dtype {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("bf16", Self::Bf16),
+        ("fp16", Self::Fp16),
+        ("fp8", Self::Fp8),
+        ("tf32", Self::Tf32),
+        ("fp32", Self::Fp32),
+    ];
+}
+
+impl Keyword for Pass {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("forward", Self::Forward), ("backward", Self::Backward)];
+}
+
+impl Keyword for Grid {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("persistent", Self::Persistent), ("per-item", Self::PerItem)];
+}
+
+macro_rules! text_is_name {
+    ($($name:ident),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+    )*};
+}
+
+text_is_name!(Dtype, Pass, Grid);

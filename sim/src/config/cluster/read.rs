@@ -1,0 +1,319 @@
+//! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
+
+use super::{
+    Cluster, Device, Dtype, Fabric, FabricTopology, Host, KernelRow, Network, NetworkTopology, Peak, Reached,
+    Transport,
+};
+use crate::config::error::ConfigError;
+use crate::config::field::{Field, Keyword, Source};
+use crate::config::section::{Keys, Section, parse_toml};
+use crate::units::{Bytes, BytesPerSec, FlopsPerSec};
+
+const SOURCE: (&str, &str) = ("source", "\"datasheet, paper, or where and when measured\"");
+const KIND: (&str, &str) = ("kind", "\"nvswitch\"");
+const BANDWIDTH: &str = "\"450 GB/s\"";
+const RATE: &str = "\"989 TFLOP/s\"";
+const TIME: &str = "\"2.8 us\"";
+
+const CLUSTER: Keys = &[
+    ("name", "\"my-cluster\""),
+    SOURCE,
+    ("nodes", "1"),
+    ("gpus_per_node", "8"),
+    ("device", "[device]"),
+    ("host", "[host]"),
+    ("fabric", "[fabric]"),
+    ("network", "[network]"),
+    ("kernels", "[[kernels]]"),
+];
+const DEVICE: Keys = &[
+    ("name", "\"H100 SXM5 80GB\""),
+    ("memory", "\"80 GB\""),
+    ("hbm_bandwidth", "\"3.35 TB/s\""),
+    ("sms", "132"),
+    ("copy_engines", "3"),
+    SOURCE,
+    ("peak", "[device.peak]"),
+    ("reached", "[device.reached]"),
+];
+const PEAK: Keys = &[("bf16", RATE), ("fp16", RATE), ("fp8", RATE), ("tf32", RATE), ("fp32", RATE)];
+const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), SOURCE];
+const HOST: Keys = &[("kernel_launch", TIME), ("copy_launch", TIME), ("nccl_launch", TIME), SOURCE];
+const FABRIC: Keys = &[
+    SOURCE,
+    ("topology", "{ kind = \"nvswitch\", link_bandwidth = \"450 GB/s\" }"),
+    ("copy", "[fabric.copy]"),
+    ("nccl", "[fabric.nccl]"),
+];
+const FABRIC_KINDS: &[(&str, Keys)] = &[
+    ("nvswitch", &[KIND, ("link_bandwidth", BANDWIDTH)]),
+    (
+        "pcie",
+        &[
+            KIND,
+            ("link_bandwidth", BANDWIDTH),
+            ("gpus_per_switch", "4"),
+            ("host_bridge_bandwidth", BANDWIDTH),
+        ],
+    ),
+    ("torus", &[KIND, ("dims", "[4, 4]"), ("link_bandwidth", BANDWIDTH), ("wraparound", "true")]),
+];
+const TRANSPORT: Keys = &[("bandwidth", BANDWIDTH), ("latency", TIME), ("sms", "0"), SOURCE];
+const NETWORK: Keys = &[
+    ("nic_bandwidth", "\"400 Gb/s\""),
+    ("nics_per_node", "8"),
+    ("topology", "{ kind = \"rail-optimised\" }"),
+    ("transport", "[network.transport]"),
+    ("spine_latency", TIME),
+    ("gpudirect", "true"),
+    ("staging_bandwidth", "\"20 GB/s\""),
+    SOURCE,
+];
+const NETWORK_KINDS: &[(&str, Keys)] = &[
+    ("rail-optimised", &[KIND]),
+    ("fat-tree", &[KIND, ("nodes_per_leaf", "4"), ("oversubscription", "1.0")]),
+];
+const KERNEL: Keys = &[
+    ("name", "\"FlashAttention-3\""),
+    ("head_dim", "128"),
+    ("dtype", "\"bf16\""),
+    ("pass", "\"forward\""),
+    ("tile_q", "128"),
+    ("tile_kv", "128"),
+    ("rate", RATE),
+    ("partial_tile_cost", "1.0"),
+    ("prologue", TIME),
+    ("epilogue", TIME),
+    ("grid", "\"persistent\""),
+    SOURCE,
+];
+
+/// Most GPUs of a cluster.
+const GPUS: u32 = 1 << 16;
+
+pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
+    let document = parse_toml(source)?;
+    let root = Section::root(source, &document, CLUSTER)?;
+    let nodes = root.required("nodes")?;
+    let per_node = root.required("gpus_per_node")?;
+    let gpus_per_node = per_node.small_count(1..=GPUS)?;
+    let count = nodes.small_count(1..=GPUS)?;
+    if u64::from(count) * u64::from(gpus_per_node) > u64::from(GPUS) {
+        return Err(nodes.error(format!("{count} nodes of {gpus_per_node} GPUs are more than {GPUS} GPUs")));
+    }
+    let device = device(&root.section("device", DEVICE)?)?;
+    let fabric = fabric(&root.section("fabric", FABRIC)?, gpus_per_node, device.sms)?;
+    let network = match root.optional_section("network", NETWORK)? {
+        Some(section) => Some(network(&section, gpus_per_node, device.sms)?),
+        None if count == 1 => None,
+        None => {
+            let error = nodes.error(format!("`nodes` is {count}, but there is no `network` between them"));
+            return Err(error.with_hint("add the section [network]"));
+        }
+    };
+    let kernels = kernels(&root, &device)?;
+    Ok(Cluster {
+        name: root.required("name")?.text()?,
+        source: root.required("source")?.text()?,
+        nodes: count,
+        gpus_per_node,
+        device,
+        host: host(&root.section("host", HOST)?)?,
+        fabric,
+        network,
+        kernels,
+    })
+}
+
+fn device(section: &Section<'_, '_>) -> Result<Device, ConfigError> {
+    let memory = section.required("memory")?;
+    let bytes = memory.amount()?;
+    if bytes == Bytes(0) {
+        return Err(memory.error("`device.memory` is zero"));
+    }
+    Ok(Device {
+        name: section.required("name")?.text()?,
+        memory: bytes,
+        hbm_bandwidth: section.required("hbm_bandwidth")?.amount()?,
+        sms: section.required("sms")?.small_count(1..=4096)?,
+        copy_engines: section.required("copy_engines")?.small_count(1..=64)?,
+        source: section.required("source")?.text()?,
+        peak: peak(&section.section("peak", PEAK)?)?,
+        reached: reached(&section.section("reached", REACHED)?)?,
+    })
+}
+
+fn peak(section: &Section<'_, '_>) -> Result<Peak, ConfigError> {
+    let rate = |key| section.optional(key).map(|field| field.amount()).transpose();
+    Ok(Peak {
+        bf16: section.required("bf16")?.amount()?,
+        fp16: rate("fp16")?,
+        fp8: rate("fp8")?,
+        tf32: rate("tf32")?,
+        fp32: rate("fp32")?,
+    })
+}
+
+fn reached(section: &Section<'_, '_>) -> Result<Reached, ConfigError> {
+    Ok(Reached {
+        matmul: section.required("matmul")?.amount()?,
+        hbm: section.required("hbm")?.amount()?,
+        source: section.required("source")?.text()?,
+    })
+}
+
+fn host(section: &Section<'_, '_>) -> Result<Host, ConfigError> {
+    Ok(Host {
+        kernel_launch: section.required("kernel_launch")?.amount()?,
+        copy_launch: section.required("copy_launch")?.amount()?,
+        nccl_launch: section.required("nccl_launch")?.amount()?,
+        source: section.required("source")?.text()?,
+    })
+}
+
+fn fabric(section: &Section<'_, '_>, gpus: u32, sms: u32) -> Result<Fabric, ConfigError> {
+    let topology = fabric_topology(section, gpus)?;
+    let link = topology.link_bandwidth();
+    Ok(Fabric {
+        source: section.required("source")?.text()?,
+        topology,
+        copy: transport(&section.section("copy", TRANSPORT)?, link, sms)?,
+        nccl: transport(&section.section("nccl", TRANSPORT)?, link, sms)?,
+    })
+}
+
+fn fabric_topology(section: &Section<'_, '_>, gpus: u32) -> Result<FabricTopology, ConfigError> {
+    let (kind, topology) = section.tagged_section("topology", FABRIC_KINDS)?;
+    let link_bandwidth = topology.required("link_bandwidth")?.amount()?;
+    Ok(match kind {
+        "pcie" => {
+            let per_switch = topology.required("gpus_per_switch")?;
+            let gpus_per_switch = per_switch.small_count(1..=gpus)?;
+            divides(&per_switch, gpus_per_switch, gpus)?;
+            let host_bridge_bandwidth = topology.required("host_bridge_bandwidth")?.amount()?;
+            FabricTopology::Pcie { link_bandwidth, gpus_per_switch, host_bridge_bandwidth }
+        }
+        "torus" => {
+            let dims = torus_dims(&topology, gpus)?;
+            FabricTopology::Torus {
+                dims,
+                link_bandwidth,
+                wraparound: topology.required("wraparound")?.flag()?,
+            }
+        }
+        _ => FabricTopology::Nvswitch { link_bandwidth },
+    })
+}
+
+fn divides(field: &Field<'_>, part: u32, gpus: u32) -> Result<(), ConfigError> {
+    if gpus.is_multiple_of(part) {
+        return Ok(());
+    }
+    let message = format!("`{}` is {part}, which does not divide `gpus_per_node`, {gpus}", field.path);
+    Err(field.error(message))
+}
+
+fn torus_dims(topology: &Section<'_, '_>, gpus: u32) -> Result<Vec<u32>, ConfigError> {
+    let fields = topology.fields("dims")?;
+    let dims = fields.iter().map(|field| field.small_count(1..=GPUS)).collect::<Result<Vec<_>, _>>()?;
+    let chips = dims.iter().map(|&extent| u64::from(extent)).fold(1, u64::saturating_mul);
+    if chips != u64::from(gpus) {
+        let message = format!("the torus has {chips} chips, but `gpus_per_node` is {gpus}");
+        return Err(fields[0].error(message));
+    }
+    Ok(dims)
+}
+
+/// A transport over links of `raw` bandwidth between devices of `sms`.
+fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Transport, ConfigError> {
+    let field = section.required("bandwidth")?;
+    let bandwidth = field.amount()?;
+    if bandwidth > raw {
+        let message = format!("`{}` is {bandwidth}, more than the {raw} of its link", field.path);
+        return Err(field
+            .error(message)
+            .with_hint("bandwidths count one direction; halve a figure for both ways"));
+    }
+    Ok(Transport {
+        bandwidth,
+        latency: section.required("latency")?.amount()?,
+        sms: section.required("sms")?.small_count(0..=sms)?,
+        source: section.required("source")?.text()?,
+    })
+}
+
+fn network(section: &Section<'_, '_>, gpus: u32, sms: u32) -> Result<Network, ConfigError> {
+    let nic_bandwidth: BytesPerSec = section.required("nic_bandwidth")?.amount()?;
+    let nics = section.required("nics_per_node")?;
+    let nics_per_node = nics.small_count(1..=256)?;
+    if !nics_per_node.is_multiple_of(gpus) {
+        divides(&nics, nics_per_node, gpus)?;
+    }
+    let raw = nic_bandwidth * f64::from((nics_per_node / gpus).max(1));
+    let gpudirect = section.required("gpudirect")?.flag()?;
+    let staging_bandwidth = match (gpudirect, section.optional("staging_bandwidth")) {
+        (true, None) => None,
+        (true, Some(field)) => {
+            return Err(field.error(format!("`{}` has no use where `gpudirect` is true", field.path)));
+        }
+        (false, _) => Some(section.required("staging_bandwidth")?.amount()?),
+    };
+    Ok(Network {
+        nic_bandwidth,
+        nics_per_node,
+        topology: network_topology(section)?,
+        transport: transport(&section.section("transport", TRANSPORT)?, raw, sms)?,
+        spine_latency: section.required("spine_latency")?.amount()?,
+        gpudirect,
+        staging_bandwidth,
+        source: section.required("source")?.text()?,
+    })
+}
+
+fn network_topology(section: &Section<'_, '_>) -> Result<NetworkTopology, ConfigError> {
+    let (kind, topology) = section.tagged_section("topology", NETWORK_KINDS)?;
+    if kind == "rail-optimised" {
+        return Ok(NetworkTopology::RailOptimised);
+    }
+    Ok(NetworkTopology::FatTree {
+        nodes_per_leaf: topology.required("nodes_per_leaf")?.small_count(1..=GPUS)?,
+        oversubscription: topology.required("oversubscription")?.real(1.0..=64.0)?,
+    })
+}
+
+fn kernels(root: &Section<'_, '_>, device: &Device) -> Result<Vec<KernelRow>, ConfigError> {
+    let mut rows: Vec<KernelRow> = Vec::new();
+    for section in root.sections("kernels", KERNEL)? {
+        let row = kernel(&section, device)?;
+        if rows.iter().any(|earlier| earlier.title() == row.title()) {
+            return Err(section.error(format!("a second kernel for {}", row.title())));
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, ConfigError> {
+    let dtype: Dtype = section.required("dtype")?.keyword()?;
+    let rate_field = section.required("rate")?;
+    let rate: FlopsPerSec = rate_field.amount()?;
+    if let Some(peak) = device.peak.of(dtype).filter(|peak| rate > *peak) {
+        let message =
+            format!("`{}` is {rate}, more than the device's {} peak, {peak}", rate_field.path, dtype.name());
+        return Err(rate_field.error(message).with_hint("peaks are dense, without sparsity"));
+    }
+    Ok(KernelRow {
+        name: section.required("name")?.text()?,
+        head_dim: section.required("head_dim")?.small_count(1..=4096)?,
+        dtype,
+        pass: section.required("pass")?.keyword()?,
+        tile_q: section.required("tile_q")?.small_count(1..=1 << 16)?,
+        tile_kv: section.required("tile_kv")?.small_count(1..=1 << 16)?,
+        rate,
+        partial_tile_cost: section.required("partial_tile_cost")?.real(0.01..=100.0)?,
+        prologue: section.required("prologue")?.amount()?,
+        epilogue: section.required("epilogue")?.amount()?,
+        grid: section.required("grid")?.keyword()?,
+        source: section.required("source")?.text()?,
+    })
+}
