@@ -124,12 +124,29 @@ impl Machine {
     /// # Errors
     /// [`SimError::Topology`] if the ranks do not fit.
     pub fn new(cluster: &Cluster, ranks: u32, options: &SimOptions) -> Result<Self, SimError> {
+        Self::with_costs(cluster, ranks, options, Costs::new(cluster))
+    }
+
+    /// As [`Machine::new`], but without a table of geometries: slower, with the same results.
+    ///
+    /// # Errors
+    /// As [`Machine::new`].
+    pub fn uncached(cluster: &Cluster, ranks: u32, options: &SimOptions) -> Result<Self, SimError> {
+        Self::with_costs(cluster, ranks, options, Costs::uncached(cluster))
+    }
+
+    fn with_costs(
+        cluster: &Cluster,
+        ranks: u32,
+        options: &SimOptions,
+        costs: Costs,
+    ) -> Result<Self, SimError> {
         let topology = Topology::new(cluster, ranks)?;
         Ok(Self {
             ranks,
             host: cluster.host.clone(),
             options: *options,
-            costs: Costs::new(cluster),
+            costs,
             tasks: Tasks::default(),
             lanes: Lanes::default(),
             flows: Flows::new(Paths::new(topology, ranks)),

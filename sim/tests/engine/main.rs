@@ -1,4 +1,9 @@
 //! The simulator against closed forms, hand-computed cases and bounds.
 
+mod errors;
 mod ideal_limits;
+mod launches;
+mod links;
+mod network;
+mod random_plans;
 mod support;
