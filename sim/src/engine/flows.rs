@@ -124,8 +124,18 @@ impl Flows {
         &self.slots[flow as usize]
     }
 
-    /// Starts a transfer now. `event` makes the queue's event of a flow.
-    pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) {
+    /// SMs that the transfer holds on both GPUs.
+    pub fn sms(&self, flow: u32) -> u32 {
+        self.paths.get(self.get(flow).path).sms
+    }
+
+    /// Whether any transfer may hold SMs.
+    pub fn hold_sms(&self) -> bool {
+        self.paths.topology().holds_sms(self.transport)
+    }
+
+    /// Starts a transfer now; returns its slot. `event` makes the queue's event of a flow.
+    pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) -> u32 {
         let path = self.paths.find(transfer.from, transfer.to, self.transport);
         let now = queue.now();
         let active_at = now.saturating_add(self.paths.get(path).latency);
@@ -154,6 +164,7 @@ impl Flows {
             self.links[link as usize].members.push(slot);
         }
         queue.push(posted, event(slot));
+        slot
     }
 
     fn insert(&mut self, flow: Flow) -> u32 {

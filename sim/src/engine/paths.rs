@@ -12,6 +12,8 @@ pub(super) struct Path {
     pub latency: u64,
     /// The most that one transfer uses, links aside, in bytes a second.
     pub limit: f64,
+    /// SMs that a transfer holds on both GPUs.
+    pub sms: u32,
     /// What one transfer gets while it is alone.
     pub idle_rate: f64,
     last: (Bytes, SimTime),
@@ -69,6 +71,7 @@ impl Paths {
             count: links.len() as u32,
             latency: reach.latency.0,
             limit: reach.bandwidth.0,
+            sms: reach.sms,
             idle_rate: reach.bandwidth.0.min(narrowest),
             last: (Bytes(0), SimTime::ZERO),
         });

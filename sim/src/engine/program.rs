@@ -24,7 +24,10 @@ const BLOCK: usize = 64;
 /// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskKind {
-    Compute,
+    /// A kernel that only streams memory, or nothing.
+    Memory,
+    /// An attention call: it needs the SMs.
+    Call,
     Transfer,
 }
 
@@ -74,7 +77,7 @@ const BLANK: Task = Task {
     next: END,
     waits: [Wait(0); INLINE],
     wait_count: 0,
-    kind: TaskKind::Compute,
+    kind: TaskKind::Memory,
     joined: false,
 };
 
@@ -91,6 +94,7 @@ pub(super) struct Tasks {
     /// The place of each rank in a row: the longest programs come first, so that no row has gaps.
     columns: Vec<u32>,
     hosts: Vec<Loading>,
+    persistent: bool,
 }
 
 /// How far a rank's program was prepared.
@@ -123,6 +127,11 @@ impl Tasks {
         &self.waits[from..from + count]
     }
 
+    /// Whether the plan's attention calls are persistent grids.
+    pub fn are_persistent(&self) -> bool {
+        self.persistent
+    }
+
     /// The first operation of every lane, [`STRIDE`] lanes a rank; [`END`] for an empty one.
     pub fn lanes(&self) -> &[OpId] {
         &self.lanes
@@ -144,6 +153,7 @@ impl Tasks {
                 }
             }
         }
+        self.persistent = loader.kernel.is_some_and(|kernel| kernel.is_persistent());
         Ok(())
     }
 
@@ -273,7 +283,7 @@ impl Loader<'_> {
 
     /// The duration, or the message.
     fn work(&mut self, program: &Program, kind: &OpKind) -> Result<(TaskKind, u64), SimError> {
-        let duration = match *kind {
+        let (kind, duration) = match *kind {
             OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
                 return Ok((TaskKind::Transfer, u64::from(message)));
             }
@@ -283,12 +293,13 @@ impl Loader<'_> {
                     Some(kernel) => kernel,
                     None => *self.kernel.insert(self.costs.kernel(self.plan)?),
                 };
-                self.costs.call(self.plan, &kernel, q_block, kv_block, mask).time(self.costs.sms())
+                let call = self.costs.call(self.plan, &kernel, q_block, kv_block, mask);
+                (TaskKind::Call, call.time(self.costs.sms()))
             }
             // The last attention call or merge does it on its way out.
-            OpKind::Finish { .. } => SimTime::ZERO,
-            _ => self.costs.memory_time(self.plan, program, kind),
+            OpKind::Finish { .. } => (TaskKind::Memory, SimTime::ZERO),
+            _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
         };
-        Ok((TaskKind::Compute, duration.0))
+        Ok((kind, duration.0))
     }
 }

@@ -1,8 +1,9 @@
 //! The run itself: heads of lanes that start, transfers that meet, events that end them.
 
-use super::flows::{Flows, Side, Transfer};
+use super::flows::{Flow, Flows, Side, Transfer};
 use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
+use super::sms::{NewEnd, Sms};
 use super::{Done, Recorder, SimError};
 use crate::plan::{LANES, Lane, MessageId, OpId, Plan};
 use crate::units::SimTime;
@@ -20,6 +21,8 @@ struct LaneState {
     waiting: u32,
     /// When those in hand were posted.
     since: u64,
+    /// When the computation in hand ends, as far as is known.
+    until: u64,
 }
 
 /// All lanes, and the transfers of which one side was posted.
@@ -28,6 +31,8 @@ pub(super) struct Lanes {
     lanes: Vec<LaneState>,
     /// By message: the side that was posted first.
     posted: Vec<Side>,
+    /// Lanes whose attention calls start when the transfers of this instant have started.
+    calls: Vec<u32>,
 }
 
 const NOBODY: Side = Side { lane: u32::MAX, op: 0 };
@@ -38,8 +43,19 @@ impl Lanes {
         self.lanes.clear();
         let at_start = |&head: &OpId| LaneState { head, ..LaneState::default() };
         self.lanes.extend(tasks.lanes().iter().map(at_start));
+        self.calls.clear();
         self.posted.clear();
         self.posted.resize(messages, NOBODY);
+    }
+}
+
+impl Lanes {
+    /// Notes another end of the call in hand, and posts it if it is known.
+    fn put_off(&mut self, new: NewEnd, queue: &mut Queue) {
+        self.lanes[new.lane as usize].until = new.end;
+        if new.end != u64::MAX {
+            queue.push(new.end, event(COMPUTED, new.lane));
+        }
     }
 }
 
@@ -63,6 +79,8 @@ pub(super) struct Run<'a, R> {
     pub lanes: &'a mut Lanes,
     pub flows: &'a mut Flows,
     pub queue: &'a mut Queue,
+    /// Which SMs are held, where transfers hold any.
+    pub sms: Option<&'a mut Sms>,
     pub recorder: &'a mut R,
 }
 
@@ -77,6 +95,7 @@ impl<R: Recorder> Run<'_, R> {
             while let Some(event) = self.queue.pop_present() {
                 self.take(event, &mut last);
             }
+            self.start_calls();
             self.flows.settle(self.queue, flow_event);
             if self.queue.present_is_empty() && !self.queue.advance() {
                 return self.finished(last);
@@ -97,8 +116,11 @@ impl<R: Recorder> Run<'_, R> {
                 }
             }
             COMPUTED => {
-                *last = SimTime(self.queue.now());
-                self.end_compute(of);
+                // Otherwise left over from before the call got more or fewer SMs.
+                if self.lanes.lanes[of as usize].until == self.queue.now() {
+                    *last = SimTime(self.queue.now());
+                    self.end_compute(of);
+                }
             }
             _ => self.post(of),
         }
@@ -141,7 +163,10 @@ impl<R: Recorder> Run<'_, R> {
         while op != next {
             let Task { kind, work, next, .. } = *self.tasks.get(lane / STRIDE as u32, op);
             match kind {
-                TaskKind::Compute => self.queue.push(now.saturating_add(work), event(COMPUTED, lane)),
+                TaskKind::Call if self.sms.is_some() && lane % STRIDE as u32 == 0 => {
+                    self.lanes.calls.push(lane);
+                }
+                TaskKind::Call | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
                 TaskKind::Transfer => self.meet(work as MessageId, Side { lane, op }),
             }
             open += 1;
@@ -149,6 +174,25 @@ impl<R: Recorder> Run<'_, R> {
         }
         let state = &mut self.lanes.lanes[lane as usize];
         (state.open, state.since) = (open, now);
+    }
+
+    fn end_at(&mut self, lane: u32, end: u64) {
+        self.lanes.lanes[lane as usize].until = end;
+        self.queue.push(end, event(COMPUTED, lane));
+    }
+
+    /// Starts the attention calls of this instant with the SMs that are left to them.
+    fn start_calls(&mut self) {
+        let Some(sms) = &mut self.sms else { return };
+        let now = self.queue.now();
+        let mut calls = std::mem::take(&mut self.lanes.calls);
+        for lane in calls.drain(..) {
+            let head = self.lanes.lanes[lane as usize].head;
+            let duration = self.tasks.get(lane / STRIDE as u32, head).work;
+            let new = sms.start_call(lane, duration, now, self.tasks.are_persistent());
+            self.lanes.put_off(new, self.queue);
+        }
+        self.lanes.calls = calls;
     }
 
     /// Starts a transfer if its other side was posted.
@@ -161,19 +205,42 @@ impl<R: Recorder> Run<'_, R> {
         let sides = [*posted, side];
         let m = self.plan.message(message);
         let transfer = Transfer { message, from: m.from, to: m.to, bytes: m.bytes, sides };
-        self.flows.start(&transfer, self.queue, flow_event);
+        let flow = self.flows.start(&transfer, self.queue, flow_event);
+        self.change_sms(flow, sides, |sms, lane, held, now| sms.hold(lane, held, now));
+    }
+
+    /// Lets a transfer take or give back SMs on both its ranks.
+    fn change_sms(
+        &mut self,
+        flow: u32,
+        sides: [Side; 2],
+        change: impl Fn(&mut Sms, u32, u32, u64) -> Option<NewEnd>,
+    ) {
+        let Some(sms) = &mut self.sms else { return };
+        let held = self.flows.sms(flow);
+        for Side { lane, .. } in sides.into_iter().filter(|_| held > 0) {
+            if let Some(new) = change(sms, lane, held, self.queue.now()) {
+                self.lanes.put_off(new, self.queue);
+            }
+        }
     }
 
     fn end_transfer(&mut self, flow: u32) {
-        let flow = self.flows.get(flow);
-        let (start, sides) = (flow.start, flow.sides);
+        let Flow { start, sides, .. } = *self.flows.get(flow);
+        self.change_sms(flow, sides, |sms, lane, _, now| sms.release(lane, now));
         for side in sides {
             self.end_task(side.lane, side.op, start);
         }
     }
 
     fn end_compute(&mut self, lane: u32) {
-        let LaneState { head, since, .. } = self.lanes.lanes[lane as usize];
+        let state = &mut self.lanes.lanes[lane as usize];
+        let LaneState { head, since, .. } = *state;
+        // An event of a former end must not end it again.
+        state.until = u64::MAX;
+        if let Some(sms) = self.sms.as_mut().filter(|_| lane % STRIDE as u32 == 0) {
+            sms.end_call(lane);
+        }
         self.end_task(lane, head, since);
     }
 

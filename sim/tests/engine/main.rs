@@ -6,4 +6,5 @@ mod launches;
 mod links;
 mod network;
 mod random_plans;
+mod sms;
 mod support;
