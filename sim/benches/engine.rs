@@ -82,6 +82,22 @@ fn simulation_of_1024_ranks(bencher: Bencher) {
     bencher.counter(ops).bench_local(|| simulate_with(&plan, &mut machine, &mut Discard).unwrap());
 }
 
+/// Plans whose transfers share links; items are plan operations.
+#[divan::bench(sample_count = 5, sample_size = 1, args = ["ring backward 256", "dist-flash 128", "dist-flash 512", "ring on a PCIe box", "ring on a fat tree of 256"])]
+fn shared_links(bencher: Bencher, case: &str) {
+    let (schedule, pass, ranks, cluster) = match case {
+        "ring backward 256" => (Schedule::Ring, Pass::Backward, 256, support::nvswitch(32)),
+        "dist-flash 128" => (Schedule::DistFlash, Pass::Forward, 128, support::nvswitch(16)),
+        "dist-flash 512" => (Schedule::DistFlash, Pass::Forward, 512, support::nvswitch(64)),
+        "ring on a PCIe box" => (Schedule::Ring, Pass::Backward, 8, support::pcie_box()),
+        _ => (Schedule::Ring, Pass::Backward, 256, support::fat_tree(32)),
+    };
+    let plan = support::build(schedule, &llama(u64::from(ranks) * 4096), ranks, &Options::new(pass));
+    let mut machine = Machine::new(&cluster, ranks, &SimOptions::default()).unwrap();
+    let ops = ItemsCount::new(plan.op_count());
+    bencher.counter(ops).bench_local(|| simulate_with(&plan, &mut machine, &mut Discard).unwrap());
+}
+
 /// A ring all-gather of 512 ranks, 4 chunks a step; items are plan operations.
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn all_gather_of_512_ranks(bencher: Bencher) {

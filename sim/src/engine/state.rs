@@ -28,7 +28,7 @@ struct LaneState {
 /// All lanes, and the transfers of which one side was posted.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lanes {
-    lanes: Vec<LaneState>,
+    states: Vec<LaneState>,
     /// By message: the side that was posted first.
     posted: Vec<Side>,
     /// Lanes whose attention calls start when the transfers of this instant have started.
@@ -40,9 +40,9 @@ const NOBODY: Side = Side { lane: u32::MAX, op: 0 };
 impl Lanes {
     /// Puts all lanes at their start.
     pub fn load(&mut self, tasks: &Tasks, messages: usize) {
-        self.lanes.clear();
+        self.states.clear();
         let at_start = |&head: &OpId| LaneState { head, ..LaneState::default() };
-        self.lanes.extend(tasks.lanes().iter().map(at_start));
+        self.states.extend(tasks.lanes().iter().map(at_start));
         self.calls.clear();
         self.posted.clear();
         self.posted.resize(messages, NOBODY);
@@ -52,7 +52,7 @@ impl Lanes {
 impl Lanes {
     /// Notes another end of the call in hand, and posts it if it is known.
     fn put_off(&mut self, new: NewEnd, queue: &mut Queue) {
-        self.lanes[new.lane as usize].until = new.end;
+        self.states[new.lane as usize].until = new.end;
         if new.end != u64::MAX {
             queue.push(new.end, event(COMPUTED, new.lane));
         }
@@ -87,7 +87,7 @@ pub(super) struct Run<'a, R> {
 impl<R: Recorder> Run<'_, R> {
     /// Runs to the end; returns the time of the last event.
     pub fn run(mut self) -> Result<SimTime, SimError> {
-        for lane in 0..self.lanes.lanes.len() as u32 {
+        for lane in 0..self.lanes.states.len() as u32 {
             self.start(lane);
         }
         let mut last = SimTime::ZERO;
@@ -117,7 +117,7 @@ impl<R: Recorder> Run<'_, R> {
             }
             COMPUTED => {
                 // Otherwise left over from before the call got more or fewer SMs.
-                if self.lanes.lanes[of as usize].until == self.queue.now() {
+                if self.lanes.states[of as usize].until == self.queue.now() {
                     *last = SimTime(self.queue.now());
                     self.end_compute(of);
                 }
@@ -128,7 +128,7 @@ impl<R: Recorder> Run<'_, R> {
 
     /// Posts the head of an idle lane if nothing holds it back, or leaves word with what does.
     fn start(&mut self, lane: u32) {
-        let mut op = self.lanes.lanes[lane as usize].head;
+        let mut op = self.lanes.states[lane as usize].head;
         if op == END {
             return;
         }
@@ -136,7 +136,7 @@ impl<R: Recorder> Run<'_, R> {
         let launched = loop {
             let task = self.tasks.get(rank, op);
             for wait in self.tasks.waits(task) {
-                let other = &mut self.lanes.lanes[first + wait.lane()];
+                let other = &mut self.lanes.states[first + wait.lane()];
                 if other.head < wait.head() {
                     other.waiting |= 1 << (lane as usize - first);
                     return;
@@ -147,7 +147,7 @@ impl<R: Recorder> Run<'_, R> {
                 break task.launched;
             }
         };
-        self.lanes.lanes[lane as usize].next = op;
+        self.lanes.states[lane as usize].next = op;
         if launched > self.queue.now() {
             self.queue.push(launched, event(LAUNCHED, lane));
         } else {
@@ -158,12 +158,12 @@ impl<R: Recorder> Run<'_, R> {
     /// Posts the operations from the head to `next`.
     fn post(&mut self, lane: u32) {
         let now = self.queue.now();
-        let LaneState { head: mut op, next, .. } = self.lanes.lanes[lane as usize];
+        let LaneState { head: mut op, next, .. } = self.lanes.states[lane as usize];
         let mut open = 0;
         while op != next {
             let Task { kind, work, next, .. } = *self.tasks.get(lane / STRIDE as u32, op);
             match kind {
-                TaskKind::Call if self.sms.is_some() && lane % STRIDE as u32 == 0 => {
+                TaskKind::Call if self.sms.is_some() && is_compute(lane) => {
                     self.lanes.calls.push(lane);
                 }
                 TaskKind::Call | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
@@ -172,12 +172,12 @@ impl<R: Recorder> Run<'_, R> {
             open += 1;
             op = next;
         }
-        let state = &mut self.lanes.lanes[lane as usize];
+        let state = &mut self.lanes.states[lane as usize];
         (state.open, state.since) = (open, now);
     }
 
     fn end_at(&mut self, lane: u32, end: u64) {
-        self.lanes.lanes[lane as usize].until = end;
+        self.lanes.states[lane as usize].until = end;
         self.queue.push(end, event(COMPUTED, lane));
     }
 
@@ -187,7 +187,7 @@ impl<R: Recorder> Run<'_, R> {
         let now = self.queue.now();
         let mut calls = std::mem::take(&mut self.lanes.calls);
         for lane in calls.drain(..) {
-            let head = self.lanes.lanes[lane as usize].head;
+            let head = self.lanes.states[lane as usize].head;
             let duration = self.tasks.get(lane / STRIDE as u32, head).work;
             let new = sms.start_call(lane, duration, now, self.tasks.are_persistent());
             self.lanes.put_off(new, self.queue);
@@ -206,7 +206,7 @@ impl<R: Recorder> Run<'_, R> {
         let m = self.plan.message(message);
         let transfer = Transfer { message, from: m.from, to: m.to, bytes: m.bytes, sides };
         let flow = self.flows.start(&transfer, self.queue, flow_event);
-        self.change_sms(flow, sides, |sms, lane, held, now| sms.hold(lane, held, now));
+        self.change_sms(flow, sides, Sms::hold);
     }
 
     /// Lets a transfer take or give back SMs on both its ranks.
@@ -234,11 +234,11 @@ impl<R: Recorder> Run<'_, R> {
     }
 
     fn end_compute(&mut self, lane: u32) {
-        let state = &mut self.lanes.lanes[lane as usize];
+        let state = &mut self.lanes.states[lane as usize];
         let LaneState { head, since, .. } = *state;
         // An event of a former end must not end it again.
         state.until = u64::MAX;
-        if let Some(sms) = self.sms.as_mut().filter(|_| lane % STRIDE as u32 == 0) {
+        if let Some(sms) = self.sms.as_mut().filter(|_| is_compute(lane)) {
             sms.end_call(lane);
         }
         self.end_task(lane, head, since);
@@ -249,7 +249,7 @@ impl<R: Recorder> Run<'_, R> {
         if R::ACTIVE {
             self.record(lane, op, start);
         }
-        let state = &mut self.lanes.lanes[lane as usize];
+        let state = &mut self.lanes.states[lane as usize];
         state.open -= 1;
         if state.open > 0 {
             return;
@@ -276,7 +276,7 @@ impl<R: Recorder> Run<'_, R> {
 
     /// The makespan, if no lane has anything left.
     fn finished(&self, last: SimTime) -> Result<SimTime, SimError> {
-        let lanes = &self.lanes.lanes;
+        let lanes = &self.lanes.states;
         let Some(lane) = lanes.iter().position(|l| l.head != END) else { return Ok(last) };
         let LaneState { head: op, open, .. } = lanes[lane];
         let what = if open > 0 { "meets its other side" } else { "starts" };
@@ -287,10 +287,15 @@ impl<R: Recorder> Run<'_, R> {
     /// How many operations of a lane have not ended.
     fn left(&self, lane: u32) -> usize {
         let not_behind = |op: OpId| (op != END).then_some(op);
-        let head = not_behind(self.lanes.lanes[lane as usize].head);
+        let head = not_behind(self.lanes.states[lane as usize].head);
         let next = |&op: &OpId| not_behind(self.tasks.get(lane / STRIDE as u32, op).next);
         std::iter::successors(head, next).count()
     }
+}
+
+/// Whether a lane is its rank's compute lane.
+fn is_compute(lane: u32) -> bool {
+    lane.is_multiple_of(STRIDE as u32)
 }
 
 const _: () = assert!(LANES <= STRIDE, "a rank's lanes fit its stride");

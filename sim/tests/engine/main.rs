@@ -1,6 +1,7 @@
 //! The simulator against closed forms, hand-computed cases and bounds.
 
 mod errors;
+mod fluid;
 mod ideal_limits;
 mod launches;
 mod links;

@@ -162,7 +162,9 @@ fn busiest_link(plan: &Plan, cluster: &Cluster) -> SimTime {
     for m in &plan.messages {
         let mut links = Vec::new();
         topology.route(m.from, m.to, plan.transport, &mut links);
-        links.into_iter().for_each(|l| crossed[l as usize] += m.bytes.0);
+        for link in links {
+            crossed[link as usize] += m.bytes.0;
+        }
     }
     let times =
         crossed.iter().zip(topology.capacities()).map(|(&b, &c)| SimTime::from_secs_f64(b as f64 / c.0));

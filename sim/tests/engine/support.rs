@@ -90,6 +90,25 @@ pub fn nvswitch(nodes: u32) -> Cluster {
     cluster
 }
 
+/// Eight GPUs below two PCIe switches.
+pub fn pcie_box() -> Cluster {
+    let mut cluster = nvswitch(1);
+    cluster.fabric.topology = FabricTopology::Pcie {
+        link_bandwidth: BytesPerSec(26e9),
+        gpus_per_switch: 4,
+        host_bridge_bandwidth: BytesPerSec(22e9),
+    };
+    cluster
+}
+
+/// [`nvswitch`] nodes below an oversubscribed fat tree, four nodes a leaf and one NIC a node.
+pub fn fat_tree(nodes: u32) -> Cluster {
+    let mut cluster = nvswitch(nodes);
+    let topology = NetworkTopology::FatTree { nodes_per_leaf: 4, oversubscription: 4.0 };
+    cluster.network = Some(Network { topology, ..rails(1) });
+    cluster
+}
+
 pub fn rails(nics_per_node: u32) -> Network {
     Network {
         nic_bandwidth: BytesPerSec(50e9),
