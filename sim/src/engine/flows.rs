@@ -9,7 +9,7 @@
 use super::fair::Sharing;
 use super::paths::Paths;
 use super::queue::Queue;
-use crate::plan::{MessageId, OpId, Rank, Transport};
+use crate::plan::{OpId, Rank, Transport};
 use crate::topology::LinkId;
 use crate::units::{Bytes, SimTime};
 
@@ -26,7 +26,6 @@ pub(super) struct Side {
 /// A transfer on its way.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
-    pub message: MessageId,
     pub sides: [Side; 2],
     /// When both sides were posted.
     pub start: u64,
@@ -55,7 +54,6 @@ enum State {
 /// Who sends how much to whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
-    pub message: MessageId,
     pub from: Rank,
     pub to: Rank,
     pub bytes: Bytes,
@@ -141,7 +139,6 @@ impl Flows {
         let active_at = now.saturating_add(self.paths.get(path).latency);
         let is_alone = self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
         let mut flow = Flow {
-            message: transfer.message,
             sides: transfer.sides,
             start: now,
             path,
@@ -223,7 +220,7 @@ impl Flows {
         }
     }
 
-    /// Collects what is connected with `link`, flows in order of message, links in order of id.
+    /// Collects what is connected with `link`.
     fn gather(&mut self, link: LinkId) {
         let Component { links, flows, .. } = &mut self.component;
         flows.clear();
@@ -251,8 +248,6 @@ impl Flows {
                 }
             }
         }
-        links.sort_unstable();
-        flows.sort_unstable_by_key(|&slot| self.slots[slot as usize].message);
     }
 
     /// Shares the collected links among the collected flows that move.

@@ -158,6 +158,16 @@ impl Machine {
             sms: Sms::default(),
         })
     }
+
+    /// Runs `plan` and keeps all its spans; [`simulate_with`] a [`Discard`] keeps none and is faster.
+    ///
+    /// # Errors
+    /// [`SimError`] if the plan does not fit the machine or never ends.
+    pub fn timeline(&mut self, plan: &Plan) -> Result<Timeline, SimError> {
+        let mut done = Vec::with_capacity(plan.op_count());
+        let makespan = simulate_with(plan, self, &mut done)?;
+        recorder::timeline(plan, &mut self.costs, done, makespan)
+    }
 }
 
 /// Runs `plan` on `cluster`, rank r on GPU r.
@@ -165,10 +175,7 @@ impl Machine {
 /// # Errors
 /// [`SimError`] if the plan does not fit the cluster or never ends.
 pub fn simulate(plan: &Plan, cluster: &Cluster, options: &SimOptions) -> Result<Timeline, SimError> {
-    let mut machine = Machine::new(cluster, plan.ranks(), options)?;
-    let mut done = Vec::with_capacity(plan.op_count());
-    let makespan = simulate_with(plan, &mut machine, &mut done)?;
-    recorder::timeline(plan, &mut machine.costs, done, makespan)
+    Machine::new(cluster, plan.ranks(), options)?.timeline(plan)
 }
 
 /// Runs `plan` on a machine that is used again and again; returns the makespan and tells `recorder` of every operation.

@@ -49,7 +49,7 @@ impl Paths {
 
     /// The route between two ranks, by a transport that was prepared.
     pub fn find(&mut self, from: u32, to: u32, transport: Transport) -> u32 {
-        let pair = (from * self.ranks + to) as usize;
+        let pair = from as usize * self.ranks as usize + to as usize;
         match self.index[transport as usize][pair] {
             UNKNOWN => {
                 let path = self.add(from, to, transport);

@@ -3,7 +3,7 @@
 use super::flows::{Flow, Flows, Side, Transfer};
 use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
-use super::sms::{NewEnd, Sms};
+use super::sms::{Holder, NewEnd, Sms};
 use super::{Done, Recorder, SimError};
 use crate::plan::{LANES, Lane, MessageId, OpId, Plan};
 use crate::units::SimTime;
@@ -204,7 +204,7 @@ impl<R: Recorder> Run<'_, R> {
         }
         let sides = [*posted, side];
         let m = self.plan.message(message);
-        let transfer = Transfer { message, from: m.from, to: m.to, bytes: m.bytes, sides };
+        let transfer = Transfer { from: m.from, to: m.to, bytes: m.bytes, sides };
         let flow = self.flows.start(&transfer, self.queue, flow_event);
         self.change_sms(flow, sides, Sms::hold);
     }
@@ -214,12 +214,13 @@ impl<R: Recorder> Run<'_, R> {
         &mut self,
         flow: u32,
         sides: [Side; 2],
-        change: impl Fn(&mut Sms, u32, u32, u64) -> Option<NewEnd>,
+        change: impl Fn(&mut Sms, Holder, u64) -> Option<NewEnd>,
     ) {
         let Some(sms) = &mut self.sms else { return };
         let held = self.flows.sms(flow);
-        for Side { lane, .. } in sides.into_iter().filter(|_| held > 0) {
-            if let Some(new) = change(sms, lane, held, self.queue.now()) {
+        for (side, Side { lane, .. }) in sides.into_iter().enumerate().filter(|_| held > 0) {
+            let holder = Holder { flow, side, lane, sms: held };
+            if let Some(new) = change(sms, holder, self.queue.now()) {
                 self.lanes.put_off(new, self.queue);
             }
         }
@@ -227,7 +228,7 @@ impl<R: Recorder> Run<'_, R> {
 
     fn end_transfer(&mut self, flow: u32) {
         let Flow { start, sides, .. } = *self.flows.get(flow);
-        self.change_sms(flow, sides, |sms, lane, _, now| sms.release(lane, now));
+        self.change_sms(flow, sides, Sms::release);
         for side in sides {
             self.end_task(side.lane, side.op, start);
         }

@@ -113,8 +113,6 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
-
     #[test]
     fn transfers_arrive_as_a_fluid_would(moves in moves(), cluster in cluster()) {
         prop_assume!(!moves.is_empty());

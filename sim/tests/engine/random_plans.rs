@@ -207,8 +207,6 @@ fn keeps_the_plan(plan: &Plan, timeline: &Timeline) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn no_plan_beats_its_bounds(plan in plan(), cluster in cluster()) {
         let makespan = makespan(&plan, &cluster, None);
