@@ -35,7 +35,8 @@ impl MaskArg {
 fn read(list: &str) -> Result<Vec<u64>> {
     let is_list = !list.is_empty() && list.chars().all(|c| c.is_ascii_alphanumeric() || ", []".contains(c));
     let path = Path::new(list);
-    if is_list && (list.starts_with(|c: char| c.is_ascii_digit()) || list.starts_with('[')) && !path.exists() {
+    if is_list && (list.starts_with(|c: char| c.is_ascii_digit()) || list.starts_with('[')) && !path.exists()
+    {
         return lengths(list, "");
     }
     if list.is_empty() {

@@ -3,6 +3,8 @@
 mod args;
 mod commands;
 mod documents;
+mod figures;
+mod grid;
 mod output;
 mod setup;
 

@@ -1,11 +1,13 @@
 //! Chrome trace events, as <https://ui.perfetto.dev> and chrome://tracing open them.
 //!
-//! Every rank of every schedule is a process, every lane a thread. Spans are complete events (`ph` X) with `ts` and
-//! `dur` in microseconds, exact to the picosecond; a message is a flow (`ph` s and f) from its send to its receive.
+//! Every rank of every schedule is a process, every lane a thread; spans of one lane that overlap in time, such as the
+//! transfers of a group, are spread over further threads, because slices of one thread must nest. Spans are complete
+//! events (`ph` X) with `ts` and `dur` in microseconds, exact to the picosecond; a message is a flow (`ph` s and f) from
+//! its send to its receive.
 
 use std::io::{self, Write};
 
-use ringlab_sim::plan::{LANES, Lane};
+use ringlab_sim::plan::{Lane, Rank};
 use ringlab_sim::timeline::{Span, SpanKind};
 use serde_json::json;
 
@@ -60,13 +62,14 @@ impl<W: Write> Events<W> {
 
     fn panel(&mut self, panel: &Panel<'_>) -> io::Result<()> {
         let ranks = panel.ranks();
-        self.names(panel, ranks)?;
+        let threads = threads(panel);
+        self.names(panel, ranks, &threads)?;
         let starts = flow_starts(panel);
-        for span in &panel.timeline.spans {
-            self.span(panel, span)?;
+        for (span, &thread) in panel.timeline.spans.iter().zip(&threads) {
+            self.span(panel, span, thread)?;
             let message = panel.op(span).and_then(|op| op.kind.message());
             if let Some((id, Some(start))) = message.map(|m| (m, starts[m as usize])) {
-                self.flow(span, self.flow + u64::from(id), start)?;
+                self.flow(span, thread, self.flow + u64::from(id), start)?;
             }
         }
         self.process += u64::from(ranks);
@@ -75,38 +78,37 @@ impl<W: Write> Events<W> {
     }
 
     /// Names of processes and threads, and their order.
-    fn names(&mut self, panel: &Panel<'_>, ranks: u32) -> io::Result<()> {
-        let mut used = vec![[false; LANES]; ranks as usize];
-        for span in &panel.timeline.spans {
-            if let Some(lane) = used[span.rank as usize].get_mut(usize::from(span.lane.0)) {
-                *lane = true;
-            }
-        }
-        for (rank, lanes) in used.iter().enumerate() {
-            let pid = self.process + rank as u64;
+    fn names(&mut self, panel: &Panel<'_>, ranks: u32, threads: &[Thread]) -> io::Result<()> {
+        let mut used: Vec<(Rank, Thread)> =
+            panel.timeline.spans.iter().zip(threads).map(|(s, t)| (s.rank, *t)).collect();
+        used.sort_unstable();
+        used.dedup();
+        let mut used = used.into_iter().peekable();
+        for rank in 0..ranks {
+            let pid = self.process + u64::from(rank);
             let name = quoted(&format!("{} rank {rank}", panel.title));
             self.metadata("process_name", pid, 0, &format!("\"name\":{name}"))?;
             self.metadata("process_sort_index", pid, 0, &format!("\"sort_index\":{pid}"))?;
-            for lane in (0..LANES).filter(|&l| lanes[l]) {
-                let name = quoted(&lane_name(Lane(lane as u8)));
-                self.metadata("thread_name", pid, lane, &format!("\"name\":{name}"))?;
-                self.metadata("thread_sort_index", pid, lane, &format!("\"sort_index\":{lane}"))?;
+            while let Some((_, thread)) = used.next_if(|(r, _)| *r == rank) {
+                let (tid, name) = (thread.id(), quoted(&thread.name()));
+                self.metadata("thread_name", pid, tid, &format!("\"name\":{name}"))?;
+                self.metadata("thread_sort_index", pid, tid, &format!("\"sort_index\":{tid}"))?;
             }
         }
         Ok(())
     }
 
-    fn metadata(&mut self, what: &str, pid: u64, tid: usize, args: &str) -> io::Result<()> {
+    fn metadata(&mut self, what: &str, pid: u64, tid: u64, args: &str) -> io::Result<()> {
         self.event(&format!(r#""ph":"M","name":"{what}","pid":{pid},"tid":{tid},"args":{{{args}}}"#))
     }
 
-    fn span(&mut self, panel: &Panel<'_>, span: &Span) -> io::Result<()> {
+    fn span(&mut self, panel: &Panel<'_>, span: &Span, thread: Thread) -> io::Result<()> {
         let label = quoted(&panel.label(span));
         let pid = self.process + u64::from(span.rank);
         self.event(&format!(
             r#""ph":"X","name":{label},"cat":"{}","pid":{pid},"tid":{},"ts":{},"dur":{},"args":{{"step":{},"bytes":{},"flops":{},"label":{label}}}"#,
             span.kind.name(),
-            span.lane.0,
+            thread.id(),
             microseconds(span.start.0),
             microseconds(span.duration().0),
             span.step,
@@ -115,8 +117,8 @@ impl<W: Write> Events<W> {
         ))
     }
 
-    /// One end of a message: its start at the sender, or its end at the receiver, not before `start`.
-    fn flow(&mut self, span: &Span, id: u64, start: u64) -> io::Result<()> {
+    /// One end of a message: its start at the sender, or where it starts at the receiver, not before `start`.
+    fn flow(&mut self, span: &Span, thread: Thread, id: u64, start: u64) -> io::Result<()> {
         let (phase, binding, at) = match span.kind {
             SpanKind::Send => ("s", "", start),
             _ => ("f", r#","bp":"e""#, span.start.0.max(start)),
@@ -124,14 +126,53 @@ impl<W: Write> Events<W> {
         let pid = self.process + u64::from(span.rank);
         self.event(&format!(
             r#""ph":"{phase}"{binding},"id":{id},"name":"message","cat":"message","pid":{pid},"tid":{},"ts":{}"#,
-            span.lane.0,
+            thread.id(),
             microseconds(at),
         ))
     }
 }
 
-fn lane_name(lane: Lane) -> String {
-    if lane.is_compute() { "compute".to_owned() } else { format!("communication {}", lane.0 - 1) }
+/// A thread of a rank: a lane, and which of the threads that its overlapping spans need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Thread {
+    lane: Lane,
+    copy: u32,
+}
+
+impl Thread {
+    /// Its number, which also orders a rank's threads: those of one lane are neighbours.
+    fn id(self) -> u64 {
+        (u64::from(self.lane.0) << 16) + u64::from(self.copy)
+    }
+
+    fn name(self) -> String {
+        let lane = match self.lane {
+            Lane::COMPUTE => "compute".to_owned(),
+            lane => format!("communication {}", lane.0 - 1),
+        };
+        if self.copy == 0 { lane } else { format!("{lane} ({})", self.copy + 1) }
+    }
+}
+
+/// The thread of each span: the first of its lane on which everything earlier has ended.
+fn threads(panel: &Panel<'_>) -> Vec<Thread> {
+    let spans = &panel.timeline.spans;
+    let mut order: Vec<usize> = (0..spans.len()).collect();
+    order.sort_by_key(|&i| (spans[i].rank, spans[i].lane, spans[i].start, i));
+    let mut threads = vec![Thread { lane: Lane::COMPUTE, copy: 0 }; spans.len()];
+    let (mut row, mut ends) = (None, Vec::new());
+    for i in order {
+        let span = &spans[i];
+        if row != Some((span.rank, span.lane)) {
+            row = Some((span.rank, span.lane));
+            ends.clear();
+        }
+        let copy = ends.iter().position(|end| *end <= span.start).unwrap_or(ends.len());
+        ends.resize(ends.len().max(copy + 1), span.end);
+        ends[copy] = span.end;
+        threads[i] = Thread { lane: span.lane, copy: copy as u32 };
+    }
+    threads
 }
 
 /// When each message leaves, for those of which the timeline has both ends.

@@ -41,7 +41,7 @@ pub fn ratio(value: f64) -> String {
 
 /// Seconds with the fitting prefix: 0.0015 is `1.5 ms`.
 pub fn seconds(value: f64) -> String {
-    if value == 0.0 { "0".to_owned() } else { signed(value, |v| SimTime::from_secs_f64(v).to_string()) }
+    signed(value, |v| SimTime::from_secs_f64(v).to_string())
 }
 
 /// Bytes a second with the fitting prefix.
@@ -55,6 +55,9 @@ pub fn flops_per_sec(value: f64) -> String {
 }
 
 fn signed(value: f64, positive: impl Fn(f64) -> String) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
     let text = positive(value.abs());
     if value < 0.0 { format!("-{text}") } else { text }
 }

@@ -146,7 +146,9 @@ impl Svg {
 
     /// A line of text. `textLength` holds its measured width, so that other fonts take no more room.
     pub fn text(&mut self, t: Text<'_>) {
-        if t.content.is_empty() {
+        // As XML shows it.
+        let content = t.content.split_whitespace().collect::<Vec<_>>().join(" ");
+        if content.is_empty() {
             return;
         }
         let (x, y, size) = (Num(t.x), Num(t.y), Num(t.font.size));
@@ -162,8 +164,8 @@ impl Svg {
         if t.upwards {
             self.put(format_args!(r#" transform="rotate(-90 {x} {y})""#));
         }
-        let width = Num(t.font.width(t.content));
-        let content = Escaped(t.content);
+        let width = Num(t.font.width(&content));
+        let content = Escaped(&content);
         self.put(format_args!(
             " textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\">{content}</text>\n"
         ));
@@ -177,14 +179,14 @@ impl Svg {
              font-family=\"{FAMILY}\" role=\"img\">\n"
         );
         if !title.is_empty() {
-            write!(out, "<title>{}</title>\n", Escaped(title)).expect("writing to a String does not fail");
+            writeln!(out, "<title>{}</title>", Escaped(title)).expect("writing to a String does not fail");
         }
         if !defs.is_empty() {
             out.push_str("<defs>\n");
             out.push_str(defs);
             out.push_str("</defs>\n");
         }
-        write!(out, "<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>\n")
+        writeln!(out, "<rect width=\"{w}\" height=\"{h}\" fill=\"#ffffff\"/>")
             .expect("writing to a String does not fail");
         out.push_str(&self.body);
         out.push_str("</svg>\n");

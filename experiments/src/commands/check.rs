@@ -3,8 +3,6 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use ringlab_sim::check;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
@@ -13,6 +11,7 @@ use serde::Serialize;
 
 use super::Outcome;
 use crate::args::CheckArgs;
+use crate::grid::grid;
 use crate::output::{self, FORMAT_VERSION};
 use crate::setup::Setup;
 
@@ -50,7 +49,9 @@ pub fn run(args: &CheckArgs) -> Result<Outcome> {
         for &pass in &setup.passes {
             match prove(&setup, schedule, pass) {
                 Ok(row) => rows.push(row),
-                Err(error) if Setup::tolerates(&args.setup) => left_out.push(format!("{schedule}: {error:#}")),
+                Err(error) if Setup::tolerates(&args.setup) => {
+                    left_out.push(format!("{schedule}: {error:#}"))
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -87,11 +88,9 @@ fn prove(setup: &Setup, schedule: Schedule, pass: Pass) -> Result<Row> {
 }
 
 fn table(rows: &[Row], left_out: &[String]) -> String {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["schedule", "pass", "verdict", "pairs, each once", "operations", "sent", "memory", "took"]);
-    for r in rows {
-        table.add_row([
+    let header = ["schedule", "pass", "verdict", "pairs, each once", "operations", "sent", "memory", "took"];
+    let cells = rows.iter().map(|r| {
+        [
             r.schedule.clone(),
             r.pass.clone(),
             if r.proven { "proven".into() } else { "REFUSED".into() },
@@ -100,9 +99,9 @@ fn table(rows: &[Row], left_out: &[String]) -> String {
             Bytes(r.bytes_moved).to_string(),
             Bytes(r.peak_memory_bytes).to_string(),
             format!("{:.0} ms", r.check_s * 1e3),
-        ]);
-    }
-    let mut text = format!("{table}\n");
+        ]
+    });
+    let mut text = grid(header, 3, cells);
     for r in rows.iter().filter(|r| !r.proven) {
         text += &format!("\n{} {}:\n  {}\n", r.schedule, r.pass, r.violations.replace('\n', "\n  "));
     }

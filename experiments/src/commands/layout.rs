@@ -1,8 +1,6 @@
 //! `ringlab layout`: which rank holds which token.
 
 use anyhow::Result;
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use ringlab_sim::layout::Layout;
 use ringlab_sim::mask::Documents;
 use ringlab_sim::schedule::Schedule;
@@ -10,6 +8,7 @@ use serde::Serialize;
 
 use super::Outcome;
 use crate::args::LayoutArgs;
+use crate::grid::grid;
 use crate::output::{self, FORMAT_VERSION};
 use crate::setup::Setup;
 
@@ -73,22 +72,20 @@ fn tokens(schedule: Schedule, layout: &Layout) -> Vec<Row> {
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["schedule", "rank", "slot", "position", "document", "RoPE", "label"]);
-    for r in rows.iter().take(TABLE_ROWS) {
-        let rope = if r.padding { "padding".into() } else { r.rope_position.to_string() };
-        table.add_row([
+    let cells = rows.iter().take(TABLE_ROWS).map(|r| {
+        [
             r.schedule.clone(),
             r.rank.to_string(),
             r.slot.to_string(),
             r.position.to_string(),
             r.document.to_string(),
-            rope,
+            if r.padding { "padding".into() } else { r.rope_position.to_string() },
             r.label_position.map_or("-".into(), |l| l.to_string()),
-        ]);
-    }
+        ]
+    });
+    let table = grid(["schedule", "rank", "slot", "position", "document", "RoPE", "label"], 1, cells);
     let more = rows.len().saturating_sub(TABLE_ROWS);
-    let cut = if more > 0 { format!("  {more} more tokens: --format csv lists all\n") } else { String::new() };
-    format!("{table}\n{cut}")
+    let cut =
+        if more > 0 { format!("  {more} more tokens: --format csv lists all\n") } else { String::new() };
+    table + &cut
 }

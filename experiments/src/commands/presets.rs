@@ -1,13 +1,12 @@
 //! `ringlab presets`: what is built in.
 
 use anyhow::{Context, Result};
-use comfy_table::Table;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use ringlab_sim::config::nearest;
 use serde::Serialize;
 
 use super::Outcome;
 use crate::args::PresetsArgs;
+use crate::grid::grid;
 use crate::output::{self, FORMAT_VERSION};
 use crate::presets;
 
@@ -38,9 +37,13 @@ pub fn run(args: &PresetsArgs) -> Result<Outcome> {
 
 fn text_of(name: &str) -> Result<String> {
     let names = presets::cluster_names().into_iter().chain(presets::model_names());
-    presets::cluster_text(name).or_else(|| presets::model_text(name)).with_context(|| match nearest(name, names) {
-        Some(near) => format!("there is no preset {name:?}; did you mean {near}? `ringlab presets` lists all"),
-        None => format!("there is no preset {name:?}; `ringlab presets` lists all"),
+    presets::cluster_text(name).or_else(|| presets::model_text(name)).with_context(|| {
+        match nearest(name, names) {
+            Some(near) => {
+                format!("there is no preset {name:?}; did you mean {near}? `ringlab presets` lists all")
+            }
+            None => format!("there is no preset {name:?}; `ringlab presets` lists all"),
+        }
     })
 }
 
@@ -55,18 +58,14 @@ fn rows() -> Result<Vec<Row>> {
     }
     for name in presets::model_names() {
         let m = presets::model(name)?;
-        let summary = format!("{} layers, {} query and {} kv heads of {}", m.layers, m.heads, m.kv_heads, m.head_dim);
+        let summary =
+            format!("{} layers, {} query and {} kv heads of {}", m.layers, m.heads, m.kv_heads, m.head_dim);
         rows.push(Row { kind: "model", name, summary });
     }
     Ok(rows)
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["kind", "name", "what"]);
-    for r in rows {
-        table.add_row([r.kind, r.name, &r.summary]);
-    }
-    format!("{table}\n")
+    let cells = rows.iter().map(|r| [r.kind.to_owned(), r.name.to_owned(), r.summary.clone()]);
+    grid(["kind", "name", "what"], 3, cells)
 }

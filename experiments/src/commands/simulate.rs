@@ -15,7 +15,7 @@ use serde::Serialize;
 use self::row::Row;
 use super::Outcome;
 use crate::args::SimulateArgs;
-use crate::figures::{self, Run};
+use crate::figures::{self, Picture, Run};
 use crate::output::{self, FORMAT_VERSION};
 use crate::setup::Setup;
 
@@ -42,6 +42,7 @@ struct Report<'a> {
 
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
+    args.plot.as_deref().map(Picture::of).transpose()?;
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
     let mut left_out = Vec::new();
     let mut simulated = Vec::new();
@@ -60,8 +61,9 @@ pub fn run(args: &SimulateArgs) -> Result<Outcome> {
         None => simulate(&setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),
     };
     let one_gpu = simulate(&setup, Schedule::Ring, 1).ok().as_ref().map(row::Baseline::of);
-    let rows: Vec<Row> = simulated.iter().map(|s| Row::new(&setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
-    write_pictures(args, &simulated)?;
+    let rows: Vec<Row> =
+        simulated.iter().map(|s| Row::new(&setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
+    write_pictures(args, &setup, &simulated)?;
     let report = Report {
         version: FORMAT_VERSION,
         cluster: &setup.cluster.name,
@@ -87,18 +89,18 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32) -> Result<Simulated> 
     Ok(Simulated { schedule, passes })
 }
 
-fn write_pictures(args: &SimulateArgs, simulated: &[Simulated]) -> Result<()> {
-    let runs = || {
-        simulated.iter().flat_map(|s| &s.passes).map(|(plan, timeline, metrics)| Run { plan, timeline, metrics })
-    };
+fn write_pictures(args: &SimulateArgs, setup: &Setup, simulated: &[Simulated]) -> Result<()> {
+    let passes = simulated.iter().flat_map(|s| &s.passes);
+    let runs: Vec<Run<'_>> =
+        passes.map(|(plan, timeline, metrics)| Run { plan, timeline, metrics }).collect();
     if let Some(path) = &args.trace {
-        figures::trace(path, runs())?;
+        figures::trace(path, &runs)?;
     }
     if let Some(path) = &args.plot {
-        figures::gantt(path, runs())?;
+        figures::gantt(path, &table::title(setup), &runs)?;
     }
     if let Some(path) = &args.spans {
-        figures::spans(path, runs())?;
+        figures::spans(path, &runs)?;
     }
     Ok(())
 }

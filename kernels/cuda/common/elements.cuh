@@ -38,13 +38,16 @@ struct Place {
         const i64 thread = i64{blockIdx.x} * blockDim.x + threadIdx.x, row = thread / per_row;
         const i64 sequence_row = row / heads;
         return {static_cast<int>(sequence_row / tokens), static_cast<int>(sequence_row % tokens),
-                static_cast<int>(row % heads), static_cast<int>(thread % per_row) * 8, row < i64{batches} * tokens * heads};
+                static_cast<int>(row % heads), static_cast<int>(thread % per_row) * 8,
+                row < i64{batches} * tokens * heads};
     }
     __device__ __forceinline__ i64 offset(const Strides& s) const {
         return batch * s.batch + token * s.token + head * s.head + column;
     }
     // Index into [batch][heads][tokens].
-    __device__ __forceinline__ i64 row(int tokens, int heads) const { return (i64{batch} * heads + head) * tokens + token; }
+    __device__ __forceinline__ i64 row(int tokens, int heads) const {
+        return (i64{batch} * heads + head) * tokens + token;
+    }
 };
 
 __device__ __forceinline__ void load_eight(float (&x)[8], const float* from) {

@@ -5,6 +5,9 @@
 // Compile and launch as preprocess.cu.
 #include "elements.cuh"
 
+// Zero for scale 0, whatever x is.
+__device__ __forceinline__ float scaled(float x, float scale) { return scale > 0.0f ? x * scale : 0.0f; }
+
 // a = a + b, both states relative to the larger m.
 extern "C" __global__ void attention_merge(const __grid_constant__ MergeArgs args) {
     const Place place = Place::of(args.batch, args.q_len, args.heads);
@@ -21,9 +24,9 @@ extern "C" __global__ void attention_merge(const __grid_constant__ MergeArgs arg
         load_eight(a, to);
         load_eight(b, args.b.o + place.offset(args.b.o_stride));
 #pragma unroll
-        for (int i = 0; i < 8; ++i) a[i] = (scale_a > 0.0f ? a[i] * scale_a : 0.0f) + (scale_b > 0.0f ? b[i] * scale_b : 0.0f);
+        for (int i = 0; i < 8; ++i) a[i] = scaled(a[i], scale_a) + scaled(b[i], scale_b);
         store_eight(to, a);
-        l = (scale_a > 0.0f ? args.a.l[row] * scale_a : 0.0f) + (scale_b > 0.0f ? args.b.l[row] * scale_b : 0.0f);
+        l = scaled(args.a.l[row], scale_a) + scaled(args.b.l[row], scale_b);
     }
     // The threads of a row read its m and l before one of them overwrites both.
     __syncwarp();

@@ -9,7 +9,8 @@ extern "C" __global__ void attention_preprocess(const __grid_constant__ Preproce
     float sum = 0.0f;
     if (place.inside) {
         const Eight o = *reinterpret_cast<const Eight*>(static_cast<const u16*>(args.o) + place.offset(args.o_stride));
-        const Eight d_o = *reinterpret_cast<const Eight*>(static_cast<const u16*>(args.d_o) + place.offset(args.do_stride));
+        const Eight d_o =
+            *reinterpret_cast<const Eight*>(static_cast<const u16*>(args.d_o) + place.offset(args.do_stride));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float2 a = unpack(o.pair[i]), b = unpack(d_o.pair[i]);

@@ -1,8 +1,8 @@
 // The multiplying warpgroups of the backward.
 //
-// Per query tile i, in the order of issue: dP(i), dV(i), dQ(i), S(i + 1), dK(i). The tensor cores therefore always have
-// work queued: dK(i - 1) and dP(i) while P(i) is computed, dV(i) while dS(i) is, S(i + 1) and dK(i) while dQ(i) is added
-// to global memory. Every issue is one commit group, so the waits below count products.
+// Per query tile i, in the order of issue: dP(i), dV(i), dQ(i), S(i + 1), dK(i). So the tensor cores have work queued
+// while the other units compute: dP(i) during P(i), dV(i) during dS(i), S(i + 1) and dK(i) while dQ(i) goes to shared
+// memory. Every issue is one commit group, so the waits below count products.
 #pragma once
 
 #include "bwd_accumulate.cuh"
@@ -12,12 +12,13 @@ namespace bwd {
 template <int D> struct Consumer {
     using T = Tile<D>;
     using Scores = float[T::score_registers];
+    using Packed = u32[T::score_registers / 2];
     using Gradient = float[T::gradient_registers];
     const BackwardArgs& args;
     Shared<D>& shared;
     const Lane lane;
-    Ring ring;
-    Ring slots;
+    Ring<T::stages> ring;
+    Ring<item_slots> slots;
 
     DEVICE void run() {
         for (;;) {
@@ -27,7 +28,7 @@ template <int D> struct Consumer {
             if (item.tile < 0) return;
             process(item);
             release(pipe);
-            ++slots.uses;
+            slots.advance();
         }
     }
 
@@ -37,7 +38,9 @@ template <int D> struct Consumer {
         __syncwarp();
         if (lane.lane == 0) ptx::mbarrier_arrive(ptx::shared_address(&barrier));
     }
-    DEVICE void wait_full(Pipeline& pipe, u32 parity) const { ptx::mbarrier_wait(ptx::shared_address(&pipe.full), parity); }
+    DEVICE void wait_full(Pipeline& pipe, u32 parity) const {
+        ptx::mbarrier_wait(ptx::shared_address(&pipe.full), parity);
+    }
 
     DEVICE Keys keys(const Item& item) const {
         const Segment& segment = args.segments[0];
@@ -65,36 +68,30 @@ template <int D> struct Consumer {
 
     // Sums dK and dV over the query tiles of the item and hands dQ of each to the writer.
     DEVICE void accumulate(const Item& item, Gradient& dk, Gradient& dv) {
-        Scores s, dp;
-        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.uses & 1);
+        Scores s;
+        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.odd());
         wait_full(shared.q_pipe[ring.stage()], ring.parity());
         wgmma::pin(dk);
         wgmma::pin(dv);
         start_scores(s);
-        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.uses & 1);
-        if (T::early_dp) {
-            wait_full(shared.do_pipe[ring.stage()], ring.parity());
-            start_dp(dp);
-            wgmma::wait<1>();
-        } else {
-            wgmma::wait<0>();
-        }
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.odd());
+        wgmma::wait<0>();
         wgmma::pin(s);
-        // A branch around the products of the next tile would serialise them all. So the last tile is a copy of the loop
-        // without them, or, where the registers do not allow that, multiplies whatever the stage holds to no use.
-        for (int left = item.count() * item.heads; left > T::last_apart; --left) step<false>(item, s, dp, dk, dv, left > 1);
-        if (T::last_apart) step<true>(item, s, dp, dk, dv, false);
+        // A branch around the product of the next tile would serialise them all. So the last tile is a copy of the loop
+        // without it, or, where the registers do not allow that, multiplies whatever the stage holds to no use.
+        constexpr int apart = T::last_apart ? 1 : 0;
+        for (int left = item.count() * item.heads; left > apart; --left) step<false>(item, s, dk, dv, left > 1);
+        if (T::last_apart) step<true>(item, s, dk, dv, false);
         arrive(shared.kv_empty);
     }
 
-    // One query tile; S of it is complete, dP issued if early_dp. Issues the same for the next unless this is the last.
-    template <bool Last> DEVICE void step(const Item& item, Scores& s, Scores& dp, Gradient& dk, Gradient& dv, bool more) {
+    // One query tile, S of which is complete; issues S of the next unless this is the last.
+    template <bool Last> DEVICE void step(const Item& item, Scores& s, Gradient& dk, Gradient& dv, bool more) {
         const int stage = ring.stage();
-        if (!T::early_dp) {
-            wait_full(shared.do_pipe[stage], ring.parity());
-            start_dp(dp);
-        }
-        u32 ds16[T::score_registers / 2];
+        wait_full(shared.do_pipe[stage], ring.parity());
+        Scores dp;
+        start_dp(dp);
+        Packed ds16;
         score_gradient(ds16, item, s, dp, dv);
         ptx::named_sync(scores_barrier, consumer_threads);
         wgmma::wait<0>();
@@ -104,9 +101,9 @@ template <int D> struct Consumer {
         float dq[32];
         wgmma::pin(ds16);
         wgmma::fence();
-        multiply_dq<D>(dq, shared.ds[stage], shared.k, lane.group);
+        multiply_dq<D>(dq, shared.ds, shared.k, lane.group);
         wgmma::commit();
-        ++ring.uses;
+        ring.advance();
         if (!Last) {
             if (T::last_apart || more) wait_full(shared.q_pipe[ring.stage()], ring.parity());
             start_scores(s);
@@ -115,14 +112,9 @@ template <int D> struct Consumer {
         wgmma::commit();
         wgmma::wait<Last ? 1 : 2>();
         wgmma::pin(dq);
+        arrive(shared.ds_empty);
         add_dq(dq);
-        if (!Last && T::early_dp) {
-            wait_full(shared.do_pipe[ring.stage()], ring.parity());
-            start_dp(dp);
-            wgmma::wait<1>();
-        } else {
-            wgmma::wait<0>();
-        }
+        wgmma::wait<0>();
         wgmma::pin(s);
         wgmma::pin(dk);
         release(shared.q_pipe[stage]);
@@ -141,13 +133,13 @@ template <int D> struct Consumer {
     }
 
     // P from S, issues dV += P dO, dS from P and dP into registers and shared memory.
-    DEVICE void score_gradient(u32 (&ds16)[T::score_registers / 2], const Item& item, Scores& s, Scores& dp, Gradient& dv) const {
+    DEVICE void score_gradient(Packed& ds16, const Item& item, Scores& s, Scores& dp, Gradient& dv) const {
         const int stage = ring.stage();
         const Stats<T::q>& stats = shared.stats[stage];
         const float scale_log2 = args.scale * 1.4426950408889634f;
         if (stats.masked) exponentiate<true>(s, stats, keys(item), scale_log2, lane.column());
         else exponentiate<false>(s, stats, Keys{}, scale_log2, lane.column());
-        u32 p16[T::score_registers / 2];
+        Packed p16;
         pack(p16, s);
         wgmma::wait<0>();
         wgmma::pin(dp);
@@ -157,14 +149,15 @@ template <int D> struct Consumer {
         wgmma::commit();
         differentiate(s, dp, stats, lane.column());
         pack(ds16, s);
-        store_ds<T::q>(shared.ds[stage], ds16, lane);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.ds_empty), ring.odd() ^ 1);
+        store_ds<T::q>(shared.ds, ds16, lane);
         ptx::fence_async_shared();
     }
 
     // Hands a tile of dQ to the writer.
     DEVICE void add_dq(const float (&dq)[32]) {
         // Used once a stage; the ring has gone on.
-        ptx::mbarrier_wait(ptx::shared_address(&shared.dq_pipe.empty), ring.uses & 1);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.dq_pipe.empty), ring.odd());
         stage_dq(shared.dq[lane.group][0], dq, lane, ds_factor(args));
         ptx::fence_async_shared();
         arrive(shared.dq_pipe.full);

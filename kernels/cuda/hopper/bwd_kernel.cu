@@ -1,5 +1,14 @@
-// Attention backward for sm_90a: one kernel a head dimension, BackwardArgs by value, `threads` threads, dynamic shared
-// memory of sizeof(Shared<D>), a persistent grid of at most one CTA an SM.
+// FlashAttention backward for Hopper. Compile with HEAD_DIM = 64 or 128, and DTYPE_FP16 for fp16.
+//
+// Launch: grid = min(SMs, key tiles * heads * batch), block = 384, dynamic shared memory = backward_shared_bytes;
+// work_counter and, in deterministic mode, dq_turn zeroed. One segment (segment_count = 1) of at least one key;
+// scale > 0; batch * heads * q_len < 2^32. order is not read in deterministic mode.
+// Tiles: 128 keys by 64 (D = 128) or 128 (D = 64) queries. Key tiles that reach past the segment's end are masked there
+// whatever their ranges say.
+// Tensor maps: 4-D {D, heads, tokens, batch} of the 16-bit type, 128-byte swizzle, box {64, 1, rows, 1} with rows =
+// the queries of a tile for q_map and do_map and 128 for k_map and v_map, zero fill out of range. dq_map: the same
+// order of dimensions in fp32, box {32, 1, 64, 1}. dq rows start on 16 bytes, dk and dv rows on 8.
+// Structure after FlashAttention-3 (Shah et al., arXiv 2407.08608).
 #include "bwd_consumer.cuh"
 #include "bwd_producer.cuh"
 #include "bwd_writer.cuh"
@@ -12,6 +21,7 @@ template <int D> DEVICE void init_barriers(Shared<D>& shared) {
     init(shared.k_full, 1);
     init(shared.v_full, 1);
     init(shared.kv_empty, consumer_warps);
+    init(shared.ds_empty, consumer_warps);
     init(shared.dq_pipe.full, consumer_warps);
     init(shared.dq_pipe.empty, 1);
     for (int stage = 0; stage < T::stages; ++stage) {
@@ -37,10 +47,10 @@ template <int D> DEVICE void backward(const BackwardArgs& args) {
     __syncthreads();
     if (threadIdx.x < warpgroup_threads) {
         ptx::registers_release<24>();
-        const int warp = threadIdx.x / 32;
-        if (threadIdx.x == 0) Loader<D>{args, shared}.run();
-        else if (warp == 1 || warp == 2) StatsLoader<D>{args, shared, static_cast<int>(threadIdx.x) - 32}.run();
-        else if (threadIdx.x == 96) Writer<D>{args, shared}.run();
+        const int thread = threadIdx.x;
+        if (thread == 0) Loader<D>{args, shared}.run();
+        else if (thread >= 32 && thread < 32 + stats_threads) StatsLoader<D>{args, shared, thread - 32}.run();
+        else if (thread == 32 + stats_threads) Writer<D>{args, shared}.run();
     } else {
         ptx::registers_claim<240>();
         Consumer<D>{args, shared, Lane::of(threadIdx.x - warpgroup_threads)}.run();
@@ -51,6 +61,7 @@ template <int D> DEVICE void backward(const BackwardArgs& args) {
 
 extern "C" __device__ const int backward_shared_bytes = sizeof(bwd::Shared<HEAD_DIM>);
 
-extern "C" __global__ void __launch_bounds__(bwd::threads, 1) attention_backward(const __grid_constant__ BackwardArgs args) {
+extern "C" __global__ void __launch_bounds__(bwd::threads, 1)
+attention_backward(const __grid_constant__ BackwardArgs args) {
     bwd::backward<HEAD_DIM>(args);
 }

@@ -29,8 +29,8 @@ template <int D> struct Loader {
     using T = Tile<D>;
     const BackwardArgs& args;
     Shared<D>& shared;
-    Ring ring;
-    Ring slots;
+    Ring<T::stages> ring;
+    Ring<item_slots> slots;
 
     DEVICE void run() {
         const Segment& segment = args.segments[0];
@@ -46,33 +46,36 @@ template <int D> struct Loader {
             do shared.schedule.decode(item, args, atomicAdd(args.work_counter, 1));
             while (item.tile >= 0 && item.count() <= 0);
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.full));
-            ++slots.uses;
+            slots.advance();
             if (item.tile < 0) return;
             load_item(segment, item);
         }
     }
 
     DEVICE void load_item(const Segment& segment, const Item& item) {
-        constexpr u32 kv_bytes = sizeof(Shared<D>::k);
         // K and V are used once an item, as the slots, which have gone on.
-        ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), slots.uses & 1);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), slots.odd());
         const u32 k_full = ptx::shared_address(&shared.k_full), v_full = ptx::shared_address(&shared.v_full);
-        ptx::mbarrier_arrive_expect(k_full, kv_bytes);
-        load_tile<D>(ptx::shared_address(shared.k), segment.k_map, k_full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
+        load_keys(shared.k, segment.k_map, k_full, item);
         bool first = true;
         for (int head = item.head; head < item.head + item.heads; ++head) {
             int tile = item.start;
             for (int left = item.count(); left > 0; --left, tile = item.after(tile)) {
-                load_queries(shared.q[ring.stage()], args.q_map, shared.q_pipe[ring.stage()], head, tile, item.batch);
+                const int stage = ring.stage();
+                load_queries(shared.q[stage], args.q_map, shared.q_pipe[stage], head, tile, item.batch);
                 if (first) {
-                    ptx::mbarrier_arrive_expect(v_full, kv_bytes);
-                    load_tile<D>(ptx::shared_address(shared.v), segment.v_map, v_full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
+                    load_keys(shared.v, segment.v_map, v_full, item);
                     first = false;
                 }
-                load_queries(shared.d_o[ring.stage()], args.do_map, shared.do_pipe[ring.stage()], head, tile, item.batch);
-                ++ring.uses;
+                load_queries(shared.d_o[stage], args.do_map, shared.do_pipe[stage], head, tile, item.batch);
+                ring.advance();
             }
         }
+    }
+
+    DEVICE void load_keys(u16* to, const void* map, u32 full, const Item& item) const {
+        ptx::mbarrier_arrive_expect(full, T::kv * D * 2);
+        load_tile<D>(ptx::shared_address(to), map, full, T::kv, item.kv_head, item.tile * T::kv, item.batch);
     }
 
     DEVICE void load_queries(u16* to, const void* map, Pipeline& pipe, int head, int tile, int batch) {
@@ -83,15 +86,14 @@ template <int D> struct Loader {
     }
 };
 
-// Fetches what is kept per query. Each thread has one or two queries of a tile: it reads ahead, and writes when the
-// stage is free.
+// Fetches what is kept per query. Each thread has one or two queries of a tile.
 template <int D> struct StatsLoader {
     using T = Tile<D>;
     const BackwardArgs& args;
     Shared<D>& shared;
     const int thread;                          // [0, stats_threads)
-    Ring ring;
-    Ring slots;
+    Ring<T::stages> ring;
+    Ring<item_slots> slots;
 
     DEVICE void run() {
         for (;;) {
@@ -100,38 +102,47 @@ template <int D> struct StatsLoader {
             const Item& item = shared.items[slots.stage()];
             if (item.tile < 0) return;
             for (int head = 0; head < item.heads; ++head) {
+                const int row_of_heads = item.batch * args.heads + item.head + head;
                 int tile = item.start;
 #pragma unroll 1
-                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) load(item, item.batch * args.heads + item.head + head, tile);
+                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) load(item, row_of_heads, tile);
             }
             __syncwarp();
             if (thread % 32 == 0) ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
-            ++slots.uses;
+            slots.advance();
         }
     }
 
     DEVICE void load(const Item& item, int row_of_heads, int tile) {
         Pipeline& q_pipe = shared.q_pipe[ring.stage()];
         Pipeline& do_pipe = shared.do_pipe[ring.stage()];
+        Stats<T::q>& stats = shared.stats[ring.stage()];
+        const bool masked = tile < item.queries.full_first || tile >= item.queries.full_last;
+        ptx::mbarrier_wait(ptx::shared_address(&q_pipe.empty), ring.parity() ^ 1);
+        ptx::mbarrier_wait(ptx::shared_address(&do_pipe.empty), ring.parity() ^ 1);
 #pragma unroll 1  // few registers
-        for (int i = thread; i < T::q; i += stats_threads) load_query(i, row_of_heads, tile * T::q + i, q_pipe, do_pipe);
-        if (thread == 0) shared.stats[ring.stage()].masked = tile < item.queries.full_first || tile >= item.queries.full_last;
+        for (int i = thread; i < T::q; i += stats_threads) {
+            load_query(stats, i, row_of_heads, tile * T::q + i);
+            if (masked) load_interval(stats, i, tile * T::q + i);
+        }
+        if (thread == 0) stats.masked = masked;
         ptx::mbarrier_arrive(ptx::shared_address(&q_pipe.full));
         ptx::mbarrier_arrive(ptx::shared_address(&do_pipe.full));
-        ++ring.uses;
+        ring.advance();
     }
 
-    DEVICE void load_query(int to, int row_of_heads, int query, Pipeline& q_pipe, Pipeline& do_pipe) {
+    DEVICE void load_query(Stats<T::q>& stats, int to, int row_of_heads, int query) const {
         constexpr float log2e = 1.4426950408889634f;
         const bool inside = query < args.q_len;
         const u32 at = static_cast<u32>(row_of_heads) * args.q_len + query;
         const float lse = inside ? args.lse[at] : -infinity(), delta = inside ? args.delta[at] : 0.0f;
         const bool attends = lse != -infinity();
-        Stats<T::q>& stats = shared.stats[ring.stage()];
-        ptx::mbarrier_wait(ptx::shared_address(&q_pipe.empty), ring.parity() ^ 1);
-        ptx::mbarrier_wait(ptx::shared_address(&do_pipe.empty), ring.parity() ^ 1);
         stats.lse[to] = attends ? lse * log2e - shared.schedule.log2_factor : infinity();
         stats.delta[to] = attends ? delta : 0.0f;
+    }
+
+    DEVICE void load_interval(Stats<T::q>& stats, int to, int query) const {
+        const bool inside = query < args.q_len;
         stats.lo[to] = inside ? args.q_lo[query] : 1;
         stats.hi[to] = inside ? args.q_hi[query] : 0;
     }

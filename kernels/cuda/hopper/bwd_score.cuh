@@ -25,7 +25,8 @@ template <int D, int R> DEVICE void multiply_scores(float (&d)[R], const u16* ke
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
         const int block = step / 4, inside = step % 4 * 2;
-        wgmma::Multiply<T::q>::template shared_shared<0, 0>(d, a + (block * T::kv * 8 + inside), b + (block * T::q * 8 + inside), step > 0);
+        wgmma::Multiply<T::q>::template shared_shared<0, 0>(d, a + (block * T::kv * 8 + inside),
+                                                            b + (block * T::q * 8 + inside), step > 0);
     }
 }
 
@@ -34,8 +35,8 @@ template <int D, int R, int A> DEVICE void multiply_gradient(float (&d)[R], cons
     using T = Tile<D>;
     const u64 b = wgmma::descriptor_mn_major(ptx::shared_address(queries), T::q * 128);
 #pragma unroll
-    for (int step = 0; step < T::q / 16; ++step)
-        wgmma::Multiply<D>::template register_shared<1>(d, a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3], b + step * 128, 1);
+    for (int i = 0; i < T::q / 4; i += 4)
+        wgmma::Multiply<D>::template register_shared<1>(d, a[i], a[i + 1], a[i + 2], a[i + 3], b + i * 32, 1);
 }
 
 // d = 64 x 64 of dS K over all 128 keys: for D = 128 a group takes half of the columns, for D = 64 half of the queries.
@@ -46,7 +47,8 @@ template <int D> DEVICE void multiply_dq(float (&d)[32], const u16* ds, const u1
     const u64 b = wgmma::descriptor_mn_major(ptx::shared_address(keys) + column_half * T::kv * 128, T::kv * 128);
 #pragma unroll
     for (int step = 0; step < T::kv / 16; ++step)
-        wgmma::Multiply<64>::template shared_shared<0, 1>(d, a + (step / 4 * T::q * 8 + step % 4 * 2), b + step * 128, step > 0);
+        wgmma::Multiply<64>::template shared_shared<0, 1>(d, a + (step / 4 * T::q * 8 + step % 4 * 2), b + step * 128,
+                                                          step > 0);
 }
 
 // Positions of a thread's two keys, and whether they exist.

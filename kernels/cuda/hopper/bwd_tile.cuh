@@ -1,7 +1,8 @@
 // Tiles, shared memory and work items of the Hopper backward.
 //
 // A CTA owns one tile of keys and walks over the query tiles that see it. Warpgroup 0 loads, and adds dQ to global
-// memory; warpgroups 1 and 2 own 64 keys each. Scores are held transposed, keys x queries, so that P and dS leave the accumulators as A operands.
+// memory; warpgroups 1 and 2 own 64 keys each. Scores are held transposed, keys x queries, so that P and dS are A
+// operands where they are computed.
 #pragma once
 
 #include "wgmma.cuh"
@@ -15,11 +16,11 @@ constexpr int tile_kv = 128;
 
 template <int D> struct Tile {
     static constexpr int kv = tile_kv;
-    // Queries a tile. The registers decide: per thread D for dK and dV, q / 2 each for S, dP, P and dS together, 32 for dQ.
+    // Queries a tile, as many as registers allow: D a thread for dK and dV; q / 2 each for S, for dP, and for P and dS
+    // in 16 bits.
     static constexpr int q = D == 128 ? 64 : 128;
-    static constexpr int stages = 2;           // of Q and dO
-    // Where registers allow: dP of the next tile is issued with its S; the last tile has code of its own.
-    static constexpr bool early_dp = D == 128, last_apart = D == 128;
+    static constexpr int stages = 3;           // of Q and dO
+    static constexpr bool last_apart = D == 128;  // the last query tile has code of its own (registers allow it)
     static constexpr int column_blocks = D / 64;
     static constexpr int score_registers = q / 2, gradient_registers = D / 2;
 };
@@ -30,17 +31,19 @@ constexpr int scores_barrier = 1;                   // named barrier
 constexpr int dq_block_columns = 32, dq_block_bytes = 64 * dq_block_columns * 4, dq_blocks = 2;  // a consumer group
 constexpr int item_slots = 2, stats_threads = 64;
 
-// The kernel's P is this times the true one. With the softmax scale in it, dS is scaled too and dQ and dK need no factor;
-// in fp16 that would cost small P their precision.
+// The kernel's P is p_factor times the true one. With the softmax scale in it, dS is scaled too and dQ and dK need no
+// factor; in fp16 that would cost small P their precision.
 #ifdef DTYPE_FP16
 constexpr bool scaled_p = false;
 #else
 constexpr bool scaled_p = true;
 #endif
 DEVICE float p_factor(const BackwardArgs& args) { return scaled_p ? args.scale : 1.0f; }
-DEVICE float ds_factor(const BackwardArgs& args) { return scaled_p ? 1.0f : args.scale; }  // still to be applied to dQ, dK
+// What dQ and dK are still to be multiplied by.
+DEVICE float ds_factor(const BackwardArgs& args) { return scaled_p ? 1.0f : args.scale; }
 
-// Per query of a stage. `lse` is in base-2 units, less log2 of the factor of P, and +inf for queries that attend nothing, which makes their P zero.
+// Per query of a stage. `lse` is in base-2 units, less log2 of the factor of P, and +inf for queries that attend
+// nothing, which makes their P zero. `lo` and `hi` are there where the tile is masked.
 template <int Q> struct alignas(16) Stats {
     float lse[Q], delta[Q];
     int lo[Q], hi[Q];
@@ -85,7 +88,8 @@ struct Schedule {
 
     // Fills `item` with the index-th of the launch.
     DEVICE void decode(Item& item, const BackwardArgs& args, u32 index) const {
-        const u32 pack_items = tiles * together, pack = index / pack_items, here = min(together, units - pack * together);
+        const u32 pack_items = tiles * together, pack = index / pack_items;
+        const u32 here = min(together, units - pack * together);
         const u32 rest = index - pack * pack_items, rank = rest / here;
         u32 unit = rest - rank * here + pack * together;
         item.tile = -1;
@@ -113,20 +117,26 @@ template <int D> struct Shared {
     using T = Tile<D>;
     u16 k[T::kv * D], v[T::kv * D];
     u16 q[T::stages][T::q * D], d_o[T::stages][T::q * D];
-    u16 ds[2][T::q * T::kv];                   // [64-key half][query][64 keys], for alternate query tiles
+    u16 ds[T::q * T::kv];                      // [64-key half][query][64 keys]
     float dq[consumer_groups][dq_blocks][64 * dq_block_columns];
     Stats<T::q> stats[T::stages];
-    u64 k_full, v_full, kv_empty;
+    u64 k_full, v_full, kv_empty, ds_empty;
     Pipeline q_pipe[T::stages], do_pipe[T::stages], dq_pipe, item_pipe[item_slots];
     Item items[item_slots];
     Schedule schedule;
 };
 
-// Position in a ring of two: the n-th use has stage n % 2 and parity n / 2 % 2.
-struct Ring {
-    u32 uses = 0;
-    DEVICE int stage() const { return uses & 1; }
-    DEVICE u32 parity() const { return uses >> 1 & 1; }
+// Position in a ring of buffers: stage and parity of the next use, and whether it is an odd one. One register.
+template <int Stages> struct Ring {
+    u32 state = 0;                             // stage, parity, odd from the top
+
+    DEVICE u32 stage() const { return state >> 2; }
+    DEVICE u32 parity() const { return state >> 1 & 1; }
+    DEVICE u32 odd() const { return state & 1; }
+    DEVICE void advance() {
+        state = (state ^ 1) + 4;
+        if (stage() == Stages) state = (state & 3) ^ 2;
+    }
 };
 
 }  // namespace bwd

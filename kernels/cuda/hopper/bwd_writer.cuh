@@ -6,15 +6,16 @@
 namespace bwd {
 
 DEVICE void tensor_reduce_add_4d(const void* map, u32 source, int c0, int c1, int c2, int c3) {
-    asm volatile("cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-                 "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group "
+        "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 template <int D> struct Writer {
     using T = Tile<D>;
     const BackwardArgs& args;
     Shared<D>& shared;
-    Ring slots;
+    Ring<item_slots> slots;
     u32 parity = 0;
 
     DEVICE void run() {
@@ -26,10 +27,11 @@ template <int D> struct Writer {
             if (item.tile < 0) break;
             for (int head = 0; head < item.heads; ++head) {
                 int tile = item.start;
-                for (int left = item.count(); left > 0; --left, tile = item.after(tile)) add(item, item.head + head, tile);
+                for (int left = item.count(); left > 0; --left, tile = item.after(tile))
+                    add(item, item.head + head, tile);
             }
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.empty));
-            ++slots.uses;
+            slots.advance();
         }
         ptx::bulk_wait<0>();
     }
@@ -52,14 +54,15 @@ template <int D> struct Writer {
 #pragma unroll
         for (int i = 0; i < consumer_groups * dq_blocks; ++i) {
             const int group = i / dq_blocks, block = i % dq_blocks;
-            const int column = (D == 128 ? group * 64 : 0) + block * dq_block_columns, row = tile * T::q + (T::q == 128 ? group * 64 : 0);
+            const int column = (D == 128 ? group * 64 : 0) + block * dq_block_columns;
+            const int row = tile * T::q + (T::q == 128 ? group * 64 : 0);
             if (T::q == 128 && row >= args.q_len) continue;
             tensor_reduce_add_4d(args.dq_map, ptx::shared_address(shared.dq[group][block]), column, head, row, batch);
         }
     }
 
-    // Waits until the key tile before this one has added to the query tile, if it does at all: dq_turn holds 1 + the last
-    // key tile that has. (The key tiles of a query tile are consecutive.)
+    // Waits until the key tile before this one has added to the query tile, if it does at all: dq_turn holds 1 + the
+    // last key tile that has. The key tiles of a query tile are consecutive.
     DEVICE void await_turn(const int* turn, int key_tile, int tile) const {
         if (key_tile == 0) return;
         const QueryTileRange before = args.q_ranges[key_tile - 1];

@@ -139,7 +139,8 @@ fn axes(svg: &mut Svg, chart: &Chart, f: &Frame) -> f64 {
 
 fn footer(svg: &mut Svg, outside: usize, top: f64) -> f64 {
     let baseline = top + 6.0 + TICK.size * ASCENT;
-    let remark = format!("{outside} points lie outside the axes.");
+    let points = if outside == 1 { "point lies" } else { "points lie" };
+    let remark = format!("{outside} {points} outside the axes.");
     svg.text(Text::new(MARGIN, baseline, TICK, &remark).filled(FAINT_INK));
     baseline + TICK.size * DESCENT
 }

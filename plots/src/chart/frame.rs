@@ -7,8 +7,12 @@ use crate::{PlotError, legend};
 
 /// Size of the picture.
 pub(crate) const WIDTH: f64 = 760.0;
-/// Height of the plotting area.
+/// Height of the plotting area, unless the labels of references need more.
 const PLOT_HEIGHT: f64 = 320.0;
+/// Height of a label of a reference.
+const REFERENCE_LINE: f64 = 12.0;
+/// Longest label of a tick.
+const TICK_WIDTH: f64 = 140.0;
 pub(crate) const MARGIN: f64 = 16.0;
 pub(crate) const TITLE: Font = Font::bold(14.0);
 pub(crate) const LABEL: Font = Font::regular(11.0);
@@ -96,8 +100,8 @@ impl Frame {
         let title_y = MARGIN + 11.0;
         let legend_y = if chart.title.is_empty() { MARGIN } else { title_y + 10.0 };
         let head = legend_y + lines as f64 * legend::LINE + 6.0;
-        let top = head + if vertical.is_empty() { 4.0 } else { vertical.len() as f64 * 12.0 + 6.0 };
-        let bottom = top + PLOT_HEIGHT;
+        let top = head + if vertical.is_empty() { 4.0 } else { vertical.len() as f64 * REFERENCE_LINE + 6.0 };
+        let bottom = top + PLOT_HEIGHT.max(REFERENCE_LINE * (horizontal.len() + 1) as f64);
         let y = Projection::new(chart.y.scale, y_range, bottom, top);
         let y_ticks = ticks(&chart.y, y_range, &y, Along::Height);
         let widest = y_ticks.iter().map(|t| TICK.width(&t.label)).fold(0.0, f64::max);
@@ -185,7 +189,10 @@ fn range(axis: &Axis, values: &[f64], from_zero: bool) -> Result<Range, PlotErro
 }
 
 fn ticks(axis: &Axis, (from, to): Range, projection: &Projection, along: Along) -> Vec<Tick> {
-    let tick = |value: f64| Tick { at: projection.at(value), label: (axis.format)(value) };
+    let tick = |value: f64| Tick {
+        at: projection.at(value),
+        label: TICK.shorten(&(axis.format)(value), TICK_WIDTH),
+    };
     let linear = (2..=10).rev().map(|n| multiples(from, to, nice_step((to - from) / f64::from(n))));
     let logarithmic: Vec<Vec<f64>> = match axis.scale {
         Scale::Linear => Vec::new(),
@@ -231,13 +238,15 @@ fn place_beside(labels: &Labels, y: &Projection, top: f64, bottom: f64) -> Vec<(
     let inside = labels.iter().filter(|(value, _)| y.contains(*value));
     let mut placed: Vec<(f64, String)> = inside.map(|(v, l)| (y.at(*v) + 3.6, l.clone())).collect();
     placed.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut below = bottom + 12.0;
+    let mut below = bottom + REFERENCE_LINE;
     for (baseline, _) in &mut placed {
-        *baseline = baseline.min(below - 12.0);
+        *baseline = baseline.min(below - REFERENCE_LINE);
         below = *baseline;
     }
     let overflow = placed.last().map_or(0.0, |l| (top + 7.0 - l.0).max(0.0));
-    placed.iter_mut().for_each(|l| l.0 += overflow);
+    for (baseline, _) in &mut placed {
+        *baseline += overflow;
+    }
     placed
 }
 
@@ -247,7 +256,7 @@ fn place_above(labels: &Labels, x: &Projection, left: f64, top: f64) -> Vec<(f64
     let place = |(i, (value, label)): (usize, &(f64, String))| {
         let width = TICK.width(label);
         let start = (x.at(*value) - width / 2.0).clamp(left, WIDTH - MARGIN - width);
-        (start, top - 5.0 - 12.0 * i as f64, label.clone())
+        (start, top - 5.0 - REFERENCE_LINE * i as f64, label.clone())
     };
     inside.enumerate().map(place).collect()
 }

@@ -117,8 +117,8 @@ impl Class {
         match self {
             Self::Own => "attention, own queries",
             Self::OwnMasked => "own queries, masked block",
-            Self::Help => "helping: another rank's queries",
-            Self::HelpMasked => "helping, masked block",
+            Self::Help => "another rank's queries",
+            Self::HelpMasked => "another rank's, masked block",
             Self::Reduce => "merge, accumulate",
             Self::RowWise => "preprocess, finish",
             Self::Send => "send",
@@ -164,8 +164,8 @@ pub(crate) fn patterns() -> String {
         let (angle, stroke) = class.hatching()?;
         Some(format!(
             "<pattern id=\"{id}\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
-             patternTransform=\"rotate({angle})\"><rect width=\"5\" height=\"5\" fill=\"{}\"/>\
-             <rect width=\"1.3\" height=\"5\" fill=\"{stroke}\"/></pattern>\n",
+             patternTransform=\"rotate({angle})\"><rect x=\"-1\" y=\"-1\" width=\"7\" height=\"7\" fill=\"{}\"/>\
+             <rect x=\"2\" y=\"-1\" width=\"1.3\" height=\"7\" fill=\"{stroke}\"/></pattern>\n",
             class.colour()
         ))
     };

@@ -13,6 +13,9 @@ const MAX_TEXTS: usize = 3000;
 /// Bars of at least this width are set apart by a hairline.
 const SEPARATED: f64 = 3.0;
 
+/// Opacity of a bar that covers next to nothing.
+const FAINTEST: f64 = 0.3;
+
 const SWATCH: f64 = 22.0;
 
 pub(crate) struct Drawing<'a> {
@@ -34,14 +37,14 @@ impl Drawing<'_> {
     pub fn legend(&mut self, classes: &[Class], top: f64) -> f64 {
         let mut entries: Vec<(&str, &str)> = classes.iter().map(|c| (c.name(), c.paint())).collect();
         if !entries.is_empty() {
-            entries.push(("idle: no kernel runs", IDLE));
+            entries.push(("idle", IDLE));
         }
         let widths: Vec<f64> = entries.iter().map(|e| SWATCH + 6.0 + legend::FONT.width(e.0)).collect();
         let (places, lines) = legend::flow(&widths, WIDTH - 2.0 * MARGIN);
         for ((name, paint), (x, line)) in entries.iter().zip(places) {
             let (x, y) = (MARGIN + x, top + line as f64 * legend::LINE);
             let swatch = Rect { x, y: y + 2.0, width: SWATCH, height: 11.0 };
-            self.svg.rect(swatch, paint, "stroke=\"#00000055\" stroke-width=\"0.5\"", "");
+            self.svg.rect(swatch, paint, "stroke=\"#000\" stroke-opacity=\"0.33\" stroke-width=\"0.5\"", "");
             self.svg.text(Text::new(x + SWATCH + 6.0, y + 11.5, legend::FONT, name));
         }
         lines as f64 * legend::LINE
@@ -59,6 +62,7 @@ impl Drawing<'_> {
         for bar in bars {
             self.inscribe(panel, bar, rows);
         }
+        self.grid(rows, bottom);
         for rank in self.layout.labelled_ranks(panel) {
             let middle = rows + self.layout.strip_top(rank) + self.layout.strip.compute / 2.0;
             let baseline = (middle + AXIS.size * 0.36).max(rows + AXIS.size * 0.4);
@@ -83,7 +87,7 @@ impl Drawing<'_> {
         let room = self.layout.plot;
         let title = HEADING.shorten(&panel.title, room * 0.5);
         let x = self.layout.left + HEADING.width(&title) + 10.0;
-        let facts = FACTS.shorten(&facts.join("  ·  "), self.layout.left + room - x);
+        let facts = FACTS.shorten(&facts.join(" · "), self.layout.left + room - x);
         self.svg.text(Text::new(self.layout.left, baseline, HEADING, &title));
         self.svg.text(Text::new(x, baseline, FACTS, &facts).filled(FAINT_INK));
         let rank = Text::new(self.layout.left - 6.0, baseline, AXIS, "rank");
@@ -119,7 +123,7 @@ impl Drawing<'_> {
             attributes.push_str("stroke=\"#fff\" stroke-width=\"0.5\"");
         }
         if bar.coverage < 0.98 {
-            attributes = format!("fill-opacity=\"{:.2}\"", bar.coverage);
+            attributes = format!("fill-opacity=\"{:.2}\"", FAINTEST + (1.0 - FAINTEST) * bar.coverage);
         }
         let tooltip = if self.tooltips { tooltip(panel, bar) } else { String::new() };
         self.svg.rect(rect, bar.class.paint(), &attributes, &tooltip);
@@ -139,28 +143,40 @@ impl Drawing<'_> {
         let (x, y) = (rect.x + rect.width / 2.0, rect.y + rect.height / 2.0 + font.size * 0.36);
         if bar.class.hatching().is_some() {
             let width = font.width(text) + 4.0;
-            let plate = Rect { x: x - width / 2.0, y: rect.y + 1.0, width, height: rect.height - 2.0 };
+            let plate = Rect { x: x - width / 2.0, y: rect.y, width, height: rect.height };
             self.svg.rect(plate, bar.class.colour(), "", "");
         }
         self.svg.text(Text::new(x, y, font, text).anchored(Anchor::Middle).filled(bar.class.ink()));
     }
 
-    /// Grid lines from `top` to `bottom`, ticks and the axis' label below; returns its bottom.
-    pub fn time_axis(&mut self, top: f64, bottom: f64) -> f64 {
-        let layout = self.layout;
-        let axis_y = bottom + 4.0;
-        let right = layout.left + layout.plot;
-        let ticks = axis::time_ticks(layout.end, layout.plot, AXIS);
-        for tick in &ticks {
-            let x = layout.left + tick.at;
+    /// Grid lines over a panel's rows.
+    fn grid(&mut self, top: f64, bottom: f64) {
+        for tick in axis::time_ticks(self.layout.end, self.layout.plot, AXIS) {
+            let x = self.layout.left + tick.at;
             self.svg.line((x, top), (x, bottom), "#000", "stroke-opacity=\"0.14\" stroke-width=\"0.6\"");
-            self.svg.line((x, axis_y), (x, axis_y + 4.0), INK, "stroke-width=\"1\"");
-            let text = Text::new(x, axis_y + 6.0 + AXIS.size * ASCENT, AXIS, &tick.label);
+        }
+    }
+
+    /// The labels of the ticks with their baseline at `y`.
+    pub fn tick_labels(&mut self, y: f64) {
+        for tick in axis::time_ticks(self.layout.end, self.layout.plot, AXIS) {
+            let text = Text::new(self.layout.left + tick.at, y, AXIS, &tick.label);
             self.svg.text(text.anchored(Anchor::Middle));
         }
-        self.svg.line((layout.left, axis_y), (right, axis_y), INK, "stroke-width=\"1\"");
+    }
+
+    /// The time axis below the panels, which end at `bottom`; returns its bottom.
+    pub fn time_axis(&mut self, bottom: f64) -> f64 {
+        let layout = self.layout;
+        let y = bottom + 4.0;
+        self.svg.line((layout.left, y), (layout.left + layout.plot, y), INK, "stroke-width=\"1\"");
+        for tick in axis::time_ticks(layout.end, layout.plot, AXIS) {
+            let x = layout.left + tick.at;
+            self.svg.line((x, y), (x, y + 4.0), INK, "stroke-width=\"1\"");
+        }
+        self.tick_labels(y + 6.0 + AXIS.size * ASCENT);
         let label = format!("time since the start ({})", axis::time_unit(layout.end).name);
-        let label_y = axis_y + 11.0 + AXIS.size * (1.0 + ASCENT);
+        let label_y = y + 11.0 + AXIS.size * (1.0 + ASCENT);
         let text = Text::new(layout.left + layout.plot / 2.0, label_y, AXIS, &label);
         self.svg.text(text.anchored(Anchor::Middle));
         label_y + AXIS.size * DESCENT

@@ -11,11 +11,16 @@ mod layout;
 use bars::Bars;
 use class::{CLASSES, Class, Track};
 use draw::Drawing;
-use layout::{FOOTER, Layout, MARGIN, PANEL_GAP, TITLE, WIDTH};
+use layout::{AXIS, FOOTER, Layout, MARGIN, PANEL_GAP, TITLE, WIDTH};
+
+use ringlab_sim::units::SimTime;
 
 use crate::font::{ASCENT, DESCENT};
 use crate::svg::Svg;
-use crate::{Panel, PlotError, axis, raster};
+use crate::{Panel, PlotError, raster};
+
+/// Pictures with more pixels of rows than this have their ticks labelled above them too.
+const TALL: f64 = 900.0;
 
 /// The panels below each other as SVG, under `title` if it is not empty.
 ///
@@ -32,15 +37,18 @@ pub fn svg(title: &str, panels: &[Panel<'_>]) -> String {
         y += TITLE.size * DESCENT + 8.0;
     }
     y += drawing.legend(&shown_classes(panels, &layout), y) + 4.0;
-    let top = y + layout::HEADING_HEIGHT;
+    let rows: f64 = panels.iter().map(|p| layout.rows_height(p)).sum();
+    if rows > TALL {
+        drawing.tick_labels(y + AXIS.size);
+        y += AXIS.size + 5.0;
+    }
     for (panel, bars) in panels.iter().zip(&bars.panels) {
         y = drawing.panel(panel, bars, y) + PANEL_GAP;
     }
-    if panels.is_empty() {
-        y = drawing.footer("There is no timeline to draw.", y);
-    } else {
-        y = drawing.time_axis(top.min(y), y - PANEL_GAP);
-    }
+    y = match panels {
+        [] => drawing.footer("There is no timeline to draw.", y),
+        _ => drawing.time_axis(y - PANEL_GAP),
+    };
     for remark in remarks(panels, &layout, &bars) {
         for line in FOOTER.wrap(&remark, width) {
             y = drawing.footer(&line, y);
@@ -73,17 +81,14 @@ fn shown_classes(panels: &[Panel<'_>], layout: &Layout) -> Vec<Class> {
 fn remarks(panels: &[Panel<'_>], layout: &Layout, bars: &Bars) -> Vec<String> {
     let mut remarks = Vec::new();
     if bars.count() < bars.spans {
-        let unit = axis::time_unit(layout.end);
-        let closest = bars.tolerance / layout.pixels() / unit.picoseconds;
+        let apart = bars.tolerance / layout.pixels();
         remarks.push(format!(
-            "{} spans are drawn as {} bars: spans shorter than {} {} with less than {} {} between them are merged, \
-             paler where they leave gaps.",
+            "{} spans are drawn as {} bars: spans shorter than {} and less than {} apart are merged, paler where they \
+             leave gaps.",
             bars.spans,
             bars.count(),
-            crate::format::number(2.0 * closest),
-            unit.name,
-            crate::format::number(closest),
-            unit.name
+            SimTime((2.0 * apart) as u64),
+            SimTime(apart as u64),
         ));
     }
     if layout.transfers && !layout.shows(0, Track::Send) {

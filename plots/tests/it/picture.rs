@@ -85,7 +85,14 @@ pub fn check(svg: &str) -> Vec<Placed> {
     let document = Document::parse(svg).unwrap();
     let (width, height) = size(&document);
     let texts = texts(svg);
-    assert_eq!(texts.len(), document.descendants().filter(|n| n.has_tag_name("text")).count());
+    let nodes: Vec<Node> = document.descendants().filter(|n| n.has_tag_name("text")).collect();
+    assert_eq!(texts.len(), nodes.len());
+    for (t, node) in texts.iter().zip(&nodes) {
+        assert_eq!(Some(t.what.as_str()), node.text());
+        let along = if node.has_attribute("transform") { t.y1 - t.y0 } else { t.x1 - t.x0 };
+        let (claimed, size) = (number(node, "textLength"), number(node, "font-size"));
+        assert!((-0.1..0.35).contains(&((claimed - along) / size)), "{t:?} claims {claimed}");
+    }
     for t in &texts {
         assert!(t.x0 >= 0.0 && t.y0 >= 0.0 && t.x1 <= width && t.y1 <= height, "{t:?} in {width} x {height}");
     }
@@ -105,4 +112,13 @@ pub fn keep(name: &str, png: &[u8]) -> (u32, u32) {
     std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), png).unwrap();
     let reader = png::Decoder::new(std::io::Cursor::new(png)).read_info().unwrap();
     (reader.info().width, reader.info().height)
+}
+
+/// Width and pixels of a PNG, as RGB.
+pub fn pixels(png: &[u8]) -> (usize, Vec<[u8; 3]>) {
+    let mut reader = png::Decoder::new(std::io::Cursor::new(png)).read_info().unwrap();
+    let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut bytes).unwrap();
+    assert_eq!((info.color_type, info.bit_depth), (png::ColorType::Rgba, png::BitDepth::Eight));
+    (info.width as usize, bytes.chunks_exact(4).map(|p| [p[0], p[1], p[2]]).collect())
 }

@@ -80,14 +80,17 @@ pub enum Cause {
     },
     /// A message that did not come in time.
     #[error(
-        "message {message} did not arrive within {} s; its sender is {sender}. A slow machine may need a longer time-out",
+        "message {message} from rank {from} did not arrive within {} s; the rank that everybody waits for is {culprit}. \
+         A slow machine may need a longer time-out",
         .after.as_secs_f64()
     )]
     TimedOut {
         /// The message.
         message: MessageId,
-        /// Where its sender is.
-        sender: Place,
+        /// Its sender.
+        from: Rank,
+        /// The rank that keeps the sender from sending, maybe itself, and where it is.
+        culprit: Place,
         /// How long the rank waited.
         after: Duration,
     },
@@ -130,11 +133,11 @@ pub struct RankFailure {
 }
 
 impl RankFailure {
-    /// The rank to blame, and where: the sender of a missing message, or the rank itself.
+    /// The rank to blame, and where: who kept a message from coming, or the rank itself.
     pub fn culprit(&self) -> Place {
         match self.cause {
-            Cause::TimedOut { sender, .. } | Cause::NeverSent { sender, .. } => sender,
-            Cause::PeerFailed { culprit } => culprit,
+            Cause::NeverSent { sender, .. } => sender,
+            Cause::TimedOut { culprit, .. } | Cause::PeerFailed { culprit } => culprit,
             _ => self.place,
         }
     }

@@ -16,7 +16,6 @@ mod region;
 mod state;
 mod tensors;
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -31,7 +30,7 @@ use crate::inputs::Inputs;
 use crate::outcome::Outcome;
 use mailbox::{Letter, Mailbox};
 use memory::Memory;
-use rank::{Finished, Runner, Shared};
+use rank::{Finished, Progress, Runner, Shared};
 
 /// How to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +76,7 @@ pub fn run(plan: &Plan, inputs: &Inputs, options: &RunOptions) -> Result<Outcome
         })?;
         memories.push(memory);
     }
-    let progress = plan.programs.iter().map(|_| AtomicUsize::new(0)).collect();
+    let progress = plan.programs.iter().map(|_| Progress::default()).collect();
     let shared = Shared { plan, regions, options, start: Instant::now(), progress };
     let ranks = run_ranks(&shared, memories)?;
     let wall_time = shared.start.elapsed();

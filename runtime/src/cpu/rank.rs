@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use ringlab_sim::plan::{MessageId, Op, OpKind, Plan, Rank};
@@ -22,14 +22,41 @@ pub(super) struct Shared<'a> {
     pub regions: Vec<Arc<Region>>,
     pub options: &'a RunOptions,
     pub start: Instant,
-    /// The operation that each rank is at.
-    pub progress: Vec<AtomicUsize>,
+    pub progress: Vec<Progress>,
+}
+
+/// What a rank is at. It only serves messages, so it is read and written without ordering.
+#[derive(Default)]
+pub(super) struct Progress {
+    op: AtomicUsize,
+    waits: AtomicBool,
 }
 
 impl Shared<'_> {
     /// Where `rank` is now.
     pub fn place(&self, rank: Rank) -> Place {
-        Place::new(self.plan, rank, self.progress[rank as usize].load(Ordering::Relaxed))
+        Place::new(self.plan, rank, self.progress[rank as usize].op.load(Ordering::Relaxed))
+    }
+
+    /// Where the rank is that keeps `sender` from sending: at the end of the chain of ranks that wait for each other, or
+    /// the sender itself if they wait in a circle.
+    fn blame(&self, sender: Rank) -> Place {
+        let mut rank = sender;
+        for _ in 0..self.progress.len() {
+            match self.awaits(rank) {
+                Some(next) => rank = next,
+                None => return self.place(rank),
+            }
+        }
+        self.place(sender)
+    }
+
+    /// The rank whose message `rank` waits for.
+    fn awaits(&self, rank: Rank) -> Option<Rank> {
+        let progress = &self.progress[rank as usize];
+        let op = self.plan.programs[rank as usize].ops.get(progress.op.load(Ordering::Relaxed))?;
+        let message = op.kind.message().filter(|_| progress.waits.load(Ordering::Relaxed))?;
+        Some(self.plan.message(message).from)
     }
 
     fn now(&self) -> SimTime {
@@ -75,17 +102,16 @@ impl<'a> Runner<'a> {
     }
 
     fn run_all(&mut self) -> Result<(), Cause> {
-        let shared = self.shared;
-        let ops = &shared.plan.programs[self.rank as usize].ops;
+        let ops = &self.shared.plan.programs[self.rank as usize].ops;
         for (i, op) in ops.iter().enumerate() {
-            shared.progress[self.rank as usize].store(i, Ordering::Relaxed);
+            self.progress().op.store(i, Ordering::Relaxed);
             self.mailbox.poll().map_err(|culprit| Cause::PeerFailed { culprit })?;
             self.inject(i)?;
             self.memory.before(op);
             self.run_timed(i, op)?;
             self.memory.after(i, op);
         }
-        shared.progress[self.rank as usize].store(ops.len(), Ordering::Relaxed);
+        self.progress().op.store(ops.len(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -138,13 +164,22 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
+    fn progress(&self) -> &'a Progress {
+        &self.shared.progress[self.rank as usize]
+    }
+
     fn receive(&mut self, message: MessageId) -> Result<Storage, Cause> {
         let (from, timeout) = (self.shared.plan.message(message).from, self.shared.options.timeout);
-        self.mailbox.receive(message, from, timeout).map_err(|missing| match missing {
-            Missing::TimedOut => Cause::TimedOut { message, sender: self.shared.place(from), after: timeout },
+        self.progress().waits.store(true, Ordering::Relaxed);
+        let block = self.mailbox.receive(message, from, timeout).map_err(|missing| match missing {
+            Missing::TimedOut => {
+                Cause::TimedOut { message, from, culprit: self.shared.blame(from), after: timeout }
+            }
             Missing::SenderFinished => Cause::NeverSent { message, sender: self.shared.place(from) },
             Missing::PeerFailed(culprit) => Cause::PeerFailed { culprit },
-        })
+        })?;
+        self.progress().waits.store(false, Ordering::Relaxed);
+        Ok(block)
     }
 }
 
@@ -166,4 +201,39 @@ fn flops(plan: &Plan, op: &OpKind) -> f64 {
 pub(super) fn text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use ringlab_sim::mask::Pattern;
+    use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
+    use ringlab_sim::schedule::{Options, Schedule, build};
+
+    use super::*;
+
+    /// The rank to blame where `waiting` ranks of a ring of four wait for their first message, and rank 3 asks.
+    fn blamed(waiting: &[usize]) -> Rank {
+        let shape = Shape { heads: 1, kv_heads: 1, head_dim: 1, dtype: Dtype::Fp32, batch: 1 };
+        let problem = Problem { shape, pattern: Pattern::Causal, documents: vec![8] };
+        let plan = build(Schedule::Ring, &problem, 4, &Options::new(Pass::Forward)).unwrap();
+        let options = RunOptions::default();
+        let progress: Vec<Progress> = plan.programs.iter().map(|_| Progress::default()).collect();
+        for &rank in waiting {
+            let ops = &plan.programs[rank].ops;
+            let first = ops.iter().position(|op| matches!(op.kind, OpKind::Recv { .. })).unwrap();
+            progress[rank].op.store(first, Ordering::Relaxed);
+            progress[rank].waits.store(true, Ordering::Relaxed);
+        }
+        let shared =
+            Shared { plan: &plan, regions: Vec::new(), options: &options, start: Instant::now(), progress };
+        shared.blame(2).rank
+    }
+
+    #[test]
+    fn the_end_of_a_chain_of_waiting_ranks_is_to_blame() {
+        assert_eq!(blamed(&[3]), 2);
+        assert_eq!(blamed(&[3, 2]), 1);
+        assert_eq!(blamed(&[3, 2, 1]), 0);
+        assert_eq!(blamed(&[3, 2, 1, 0]), 2, "in a circle, the sender");
+    }
 }

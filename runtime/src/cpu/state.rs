@@ -23,21 +23,21 @@ impl StateRow<'_> {
         for (score, key) in scores.iter_mut().zip(keys.chunks_exact(q.len())) {
             *score = scale * dot(q, key);
         }
-        let max = scores.iter().copied().fold(*self.m, f32::max);
+        let max = scores.iter().copied().fold(*self.m, larger);
         if max == f32::NEG_INFINITY {
             return;
         }
         self.rescale(max);
         for score in scores.iter_mut() {
             *score = (*score - max).exp();
-            *self.l += *score;
         }
+        *self.l += scores.iter().sum::<f32>();
         add_combination(self.o, scores, values);
     }
 
     /// Merges another state of the same query, over other keys.
     pub fn merge(&mut self, o: &[f32], m: f32, l: f32) {
-        let max = self.m.max(m);
+        let max = larger(*self.m, m);
         if max == f32::NEG_INFINITY {
             return;
         }
@@ -49,15 +49,20 @@ impl StateRow<'_> {
         }
     }
 
-    /// Moves the maximum up to `max`, which is finite.
+    /// Moves the maximum to `max`, which is not less, and not `-inf`.
     fn rescale(&mut self, max: f32) {
-        if *self.m < max {
+        if *self.m != max {
             let factor = (*self.m - max).exp();
             *self.l *= factor;
             self.o.iter_mut().for_each(|o| *o *= factor);
             *self.m = max;
         }
     }
+}
+
+/// The larger number; NaN if one is NaN, where `f32::max` would lose it and leave a row that looks empty.
+fn larger(a: f32, b: f32) -> f32 {
+    if a.is_nan() || b <= a { a } else { b }
 }
 
 /// Writes `o / l` to `out` and returns the log-sum-exp; 0 and `-inf` for a query without keys.
@@ -110,6 +115,17 @@ mod tests {
         assert_eq!(merged(&[empty, (3.0, 2.0)]), (2.0, 3.0));
         assert_eq!(merged(&[(3.0, 2.0), empty]), (2.0, 3.0));
         assert_eq!(merged(&[(-3e38, 2.0), empty]), (2.0, -3e38));
+    }
+
+    #[test]
+    fn nan_is_never_lost() {
+        for parts in [[(f32::NAN, 1.0), (2.0, 1.0)], [(2.0, 1.0), (f32::NAN, 1.0)]] {
+            let (o, lse) = merged(&parts);
+            assert!(o.is_nan() && lse.is_nan(), "{o} {lse}");
+        }
+        let (mut o, mut m, mut l) = ([0.0], f32::NEG_INFINITY, 0.0);
+        StateRow { o: &mut o, m: &mut m, l: &mut l }.absorb(1.0, &[f32::NAN], &[1.0, 2.0], &[1.0, 1.0]);
+        assert!(finish(&mut [0.0], &o, m, l).is_nan());
     }
 
     #[test]

@@ -1,1 +1,82 @@
-//! placeholder
+//! Rounding: no growth with the number of ranks, no overflow, the same bits every time.
+
+use ringlab_runtime::inputs::Inputs;
+use ringlab_runtime::verify::{Reference, verify};
+use ringlab_sim::mask::Pattern;
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::Schedule;
+
+use crate::support::{Case, SCHEDULES, backward, forward, options, outcome, plan, problem, shape};
+
+#[test]
+fn the_gradient_error_does_not_grow_with_the_number_of_ranks() {
+    let case = Case::new(problem(shape(2, 1, 32, 1), Pattern::Causal, &[512]), 11);
+    let worst = |schedule, ranks| {
+        let [_, backward] = case.check(schedule, ranks, &options(Pass::Forward));
+        backward.worst()
+    };
+    let one_kernel = worst(Schedule::Ring, 1);
+    for schedule in [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash] {
+        for ranks in [2, 4, 8, 16] {
+            let error = worst(schedule, ranks);
+            assert!(
+                error <= 2.0 * one_kernel,
+                "{schedule} on {ranks} ranks: {error:e}, one kernel {one_kernel:e}"
+            );
+        }
+    }
+}
+
+#[test]
+fn flat_attention_is_exact() {
+    let n = 1024u16;
+    let problem = problem(shape(1, 1, 8, 1), Pattern::Causal, &[u64::from(n)]);
+    let mut inputs = Inputs::random(1, &problem).unwrap();
+    inputs.q.fill(0.0);
+    inputs.v.fill(2.0);
+    for schedule in SCHEDULES {
+        for ranks in [1, 8] {
+            let result = forward(schedule, &problem, ranks, &options(Pass::Forward), &inputs);
+            assert!(result.o.iter().all(|&o| o == 2.0), "{schedule} on {ranks}");
+            for (lse, keys) in result.lse.iter().zip(1..=n) {
+                assert!(
+                    (f64::from(*lse) - f64::from(keys).ln()).abs() < 1e-6,
+                    "{schedule}: {lse} for {keys} keys"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn scores_that_differ_by_hundreds() {
+    let problem = problem(shape(2, 2, 16, 1), Pattern::Causal, &[96]);
+    let mut inputs = Inputs::random(5, &problem).unwrap();
+    inputs.q.iter_mut().for_each(|x| *x *= 100.0);
+    let exact = Reference::forward(&problem, &inputs).unwrap();
+    for schedule in SCHEDULES {
+        for ranks in [1, 4, 7] {
+            let outcome = outcome(&plan(schedule, &problem, ranks, &options(Pass::Forward)), &inputs);
+            let error = verify(&outcome, &exact).unwrap().worst();
+            // Scores of a few hundred carry an f32 rounding error of about 1e-5, which is a relative one of p.
+            assert!(error <= 1e-4, "{schedule} on {ranks}: {error:e}");
+        }
+    }
+}
+
+#[test]
+fn the_same_inputs_give_the_same_bits() {
+    let problem = problem(shape(4, 2, 16, 1), Pattern::Causal, &[96]);
+    let inputs = Inputs::random(5, &problem).unwrap();
+    assert_eq!(inputs, Inputs::random(5, &problem).unwrap());
+    assert_ne!(inputs.q, Inputs::random(6, &problem).unwrap().q);
+    for schedule in SCHEDULES {
+        let run = || {
+            let result = forward(schedule, &problem, 8, &options(Pass::Forward), &inputs);
+            let inputs = inputs.clone().with_forward(result.clone());
+            (result, backward(schedule, &problem, 8, &options(Pass::Forward), &inputs))
+        };
+        let first = run();
+        (0..5).for_each(|_| assert_eq!(run(), first, "{schedule}"));
+    }
+}

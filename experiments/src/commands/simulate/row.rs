@@ -67,7 +67,8 @@ impl Row {
         let peak_memory = metrics().map(|m| m.peak_memory).max().unwrap_or(Bytes(0));
         let device = &setup.cluster.device;
         let (plan, _, first) = &s.passes[0];
-        let mut notes: Vec<&str> = s.passes.iter().flat_map(|(p, _, _)| &p.notes).map(String::as_str).collect();
+        let mut notes: Vec<&str> =
+            s.passes.iter().flat_map(|(p, _, _)| &p.notes).map(String::as_str).collect();
         notes.dedup();
         Self {
             schedule: s.schedule.to_string(),

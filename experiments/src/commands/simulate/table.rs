@@ -1,11 +1,10 @@
 //! The result as a person reads it.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table};
 use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
 use super::row::Row;
+use crate::grid::grid;
 use crate::setup::Setup;
 
 /// A constant that went into the result.
@@ -47,6 +46,18 @@ pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], explain: bool) -
     text
 }
 
+/// One line that says what was simulated.
+pub fn title(setup: &Setup) -> String {
+    format!(
+        "{} on {} x {}: {} tokens, {} mask, one attention layer",
+        setup.model.name,
+        setup.cp,
+        setup.cluster.device.name,
+        tokens(setup.problem.tokens()),
+        setup.problem.pattern,
+    )
+}
+
 fn heading(setup: &Setup, rows: &[Row]) -> String {
     let s = &setup.problem.shape;
     let documents = match setup.problem.documents.len() {
@@ -73,9 +84,7 @@ fn heading(setup: &Setup, rows: &[Row]) -> String {
 }
 
 fn figures(rows: &[Row]) -> String {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header([
+    let header = [
         "schedule",
         "time",
         "vs ring",
@@ -86,9 +95,9 @@ fn figures(rows: &[Row]) -> String {
         "TFLOP/s/GPU",
         "memory",
         "fits",
-    ]);
-    for row in rows {
-        table.add_row([
+    ];
+    let cells = rows.iter().map(|row| {
+        [
             row.schedule.clone(),
             seconds(row.makespan_s),
             times(row.speedup_vs_ring),
@@ -99,12 +108,9 @@ fn figures(rows: &[Row]) -> String {
             format!("{:.0}", row.tflops_per_gpu),
             Bytes(row.peak_memory_bytes).to_string(),
             if row.fits { "yes".into() } else { "no".into() },
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("{table}\n")
+        ]
+    });
+    grid(header, 1, cells)
 }
 
 fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
@@ -115,9 +121,11 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
             seconds(rows[0].makespan_s * setup.model.layers as f64),
             rows[0].schedule
         ),
-        "bound: what balance alone allows over ring; bubble: share of GPU time not computing".into(),
+        "vs ring, vs 1 GPU: speed-up; bound: what balance alone allows over ring, at equal kernel rates".into(),
+        "bubble: share of the GPUs' time in which they do not compute".into(),
         "exposed comm.: time a rank stands still for a transfer, on the worst rank".into(),
-        "memory: attention buffers of one layer on the largest rank, without weights and other activations".into(),
+        "memory: attention buffers of one layer on the largest rank, without weights and other activations"
+            .into(),
     ];
     let mut notes: Vec<String> =
         rows.iter().filter(|r| !r.notes.is_empty()).map(|r| format!("{}: {}", r.schedule, r.notes)).collect();
@@ -127,12 +135,15 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
         let over = Bytes(row.peak_memory_bytes.saturating_sub(row.device_memory_bytes));
         lines.push(format!("{}: does not fit, {over} too much", row.schedule));
     }
-    lines.push(format!("rates and latencies: {} (--explain lists every constant and its source)", setup.cluster.source));
+    lines.push(format!(
+        "rates and latencies: {} (--explain lists every constant and its source)",
+        setup.cluster.source
+    ));
     lines
 }
 
 fn seconds(s: f64) -> String {
-    SimTime::from_secs_f64(s).to_string()
+    if s == 0.0 { "0".into() } else { SimTime::from_secs_f64(s).to_string() }
 }
 
 fn times(ratio: Option<f64>) -> String {

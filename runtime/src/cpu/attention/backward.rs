@@ -12,6 +12,9 @@ const Q: usize = 0;
 const D_O: usize = 2;
 const LSE: usize = 3;
 
+/// Queries whose dk and dv are summed up before they are added, so that rounding does not grow with their number.
+const QUERIES: usize = 256;
+
 /// The query side of a call: buffers, and where the call's queries lie in them.
 pub(in crate::cpu) struct Queries<'a> {
     pub side: (&'a Storage, &'a Placement),
@@ -30,17 +33,19 @@ pub(in crate::cpu) fn attend_backward(
     for batch in 0..call.shape.batch as usize {
         for g in 0..keys.region.heads() {
             let (k, v) = (keys.pack(K, batch, g), keys.pack(V, batch, g));
-            let (mut dk, mut dv) = (vec![0.0; k.len()], vec![0.0; v.len()]);
-            for head in call.query_heads(g) {
-                for_each_tile(&ranges, |i, tile| {
-                    let query = queries.get(batch, i, head, scale);
-                    let row = dq.index(batch, dq_at.tokens[i], dq_at.head + head);
+            let blocks = (0..ranges.len()).step_by(QUERIES);
+            let blocks = call.query_heads(g).flat_map(|head| blocks.clone().map(move |first| (head, first)));
+            for (head, first) in blocks {
+                let (mut dk, mut dv) = (vec![0.0; k.len()], vec![0.0; v.len()]);
+                for_each_tile(&ranges[first..ranges.len().min(first + QUERIES)], |i, tile| {
+                    let query = queries.get(batch, first + i, head, scale);
+                    let row = dq.index(batch, dq_at.tokens[first + i], dq_at.head + head);
                     let tile = tile.start * d..tile.end * d;
                     let grads = (&mut dk[tile.clone()], &mut dv[tile.clone()]);
                     query.add_gradients((&k[tile.clone()], &v[tile]), dq.row_mut(0, row), grads);
                 });
+                dkv.add(batch, g, (&dk, &dv), d);
             }
-            dkv.add(batch, g, (&dk, &dv), d);
         }
     }
 }
