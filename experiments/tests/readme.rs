@@ -28,10 +28,17 @@ fn assert_shown(args: &[&str]) {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let command = format!("    $ ringlab {}\n", args.join(" "));
     let shown = readme.split(&command).nth(1).unwrap_or_else(|| panic!("README does not show {command}"));
-    let shown: String =
-        shown.lines().take_while(|l| l.is_empty() || l.starts_with("    ")).map(|l| format!("{l}\n")).collect();
+    let shown: String = shown
+        .lines()
+        .take_while(|l| l.is_empty() || l.starts_with("    "))
+        .map(|l| format!("{l}\n"))
+        .collect();
     let (shown, printed) = (block(&shown), block(&ringlab(args)));
-    assert_eq!(shown[..printed.len().min(shown.len())], printed[..], "README shows an old result of {args:?}");
+    assert_eq!(
+        shown[..printed.len().min(shown.len())],
+        printed[..],
+        "README shows an old result of {args:?}"
+    );
 }
 
 #[test]
