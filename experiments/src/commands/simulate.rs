@@ -1,5 +1,6 @@
 //! `ringlab simulate`: the prediction.
 
+mod report;
 mod table;
 
 use anyhow::Result;
@@ -18,13 +19,13 @@ pub fn run(args: &SimulateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
     let prediction = Prediction::of(&setup, Setup::tolerates(&args.setup))?;
-    write_pictures(args, &setup, &prediction)?;
+    write_files(args, &setup, &prediction)?;
     let table = || table::render(&setup, &prediction, args.explain);
     output::emit(&args.out, table, &prediction.report(&setup), &prediction.rows)?;
     Ok(Outcome::Fine)
 }
 
-fn write_pictures(args: &SimulateArgs, setup: &Setup, prediction: &Prediction) -> Result<()> {
+fn write_files(args: &SimulateArgs, setup: &Setup, prediction: &Prediction) -> Result<()> {
     let runs: Vec<Run<'_>> = prediction
         .passes()
         .map(|s| Run { plan: &s.plan, timeline: &s.timeline, metrics: &s.metrics })
@@ -37,6 +38,10 @@ fn write_pictures(args: &SimulateArgs, setup: &Setup, prediction: &Prediction) -
     }
     if let Some(path) = &args.spans {
         figures::spans(path, &runs)?;
+    }
+    if let Some(path) = &args.report {
+        let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+        output::write_file(path, report::render(setup, prediction, &command).as_bytes())?;
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ use crate::setup::{Files, Setup};
 /// A set-up by the names of the command line's options, and which pass to show.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+pub struct Question {
     /// The run file's keys.
     run: serde_json::Map<String, serde_json::Value>,
     /// The schedule to show; the first if there is no such one.
