@@ -2,6 +2,9 @@
 
 mod row;
 
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
+
 use anyhow::{Result, bail};
 use ringlab_sim::engine;
 use ringlab_sim::metrics::Metrics;
@@ -75,8 +78,8 @@ impl Prediction {
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
         let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
-        for &schedule in &setup.schedules {
-            match simulate(setup, schedule, setup.cp) {
+        for (schedule, result) in setup.schedules.iter().zip(simulate_all(setup)) {
+            match result {
                 Ok(passes) => simulated.push(passes),
                 Err(error) if tolerant => left_out.push(format!("{schedule}: {error:#}")),
                 Err(error) => return Err(error),
@@ -123,6 +126,16 @@ pub fn constants(setup: &Setup) -> Vec<Constant> {
         source: setup.model.source.clone(),
     });
     cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
+}
+
+/// Every schedule on a thread of its own.
+fn simulate_all(setup: &Setup) -> Vec<Result<Passes>> {
+    std::thread::scope(|scope| {
+        let start = |&schedule| scope.spawn(move || simulate(setup, schedule, setup.cp));
+        let threads: Vec<_> = setup.schedules.iter().map(start).collect();
+        let end = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().map(end).collect()
+    })
 }
 
 fn simulate(setup: &Setup, schedule: Schedule, ranks: u32) -> Result<Passes> {

@@ -47,7 +47,8 @@ export class Controls {
     const block = 2 ** Number(byId("stripe").value);
     const named = [...document.querySelectorAll("#schedules input:checked")].map((box) => box.value);
     const striped = block > 1 ? `striped:${block}` : "striped";
-    const schedule = named.map((name) => (name === "striped" ? striped : name)).join(",");
+    const isAll = block === 1 && named.length === this.choices.schedules.length;
+    const schedule = isAll ? "all" : named.map((name) => (name === "striped" ? striped : name)).join(",");
     const show = this.state.show.startsWith("striped") ? { show: striped } : {};
     this.changed({ schedule, ...show });
   }
@@ -183,7 +184,7 @@ export class Controls {
   }
 
   showSchedules() {
-    const names = this.state.schedule.split(",");
+    const names = this.state.schedule === "all" ? this.choices.schedules : this.state.schedule.split(",");
     for (const box of document.querySelectorAll("#schedules input")) {
       box.checked = names.some((n) => n.split(":")[0] === box.value.split(":")[0]);
     }

@@ -194,6 +194,9 @@ fn matrix(setup: &Setup, schedule: Schedule, pass: Pass) -> Option<Coverage> {
 /// The page leaves out schedules that cannot take the problem; the command line, which refuses them when they are
 /// named, must not be told to try.
 fn keep_planned(entries: &mut [Entry], prediction: &Prediction) {
+    if prediction.left_out.is_empty() {
+        return;
+    }
     for entry in entries.iter_mut().filter(|e| e.key == "schedule") {
         entry.value = Value::List(prediction.rows.iter().map(|r| r.schedule.clone()).collect());
     }
