@@ -8,6 +8,7 @@ mod grid;
 mod output;
 pub mod presets;
 mod setup;
+pub mod sweep;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ use args::{Cli, Command};
 const FAILED: u8 = 1;
 /// The input is wrong.
 const BAD_INPUT: u8 = 2;
+/// Ctrl-C, as shells count it.
+const INTERRUPTED: u8 = 130;
 
 /// Parses the process's arguments, does what they ask for and says how it ended.
 pub fn run() -> ExitCode {
@@ -29,10 +32,12 @@ pub fn run() -> ExitCode {
         Command::Run(args) => commands::run::run(args),
         Command::Layout(args) => commands::layout::run(args),
         Command::Presets(args) => commands::presets::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
     };
     match result {
         Ok(commands::Outcome::Fine) => ExitCode::SUCCESS,
         Ok(commands::Outcome::Failed) => ExitCode::from(FAILED),
+        Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             anstream::eprintln!("error: {error:#}");
