@@ -77,7 +77,7 @@ const WRONG: &[(&str, (usize, usize), &str, &str)] = &[
     ("cp = { from = 2, to = 8, times = 1 }\n", (1, 34), "`cp.times` is 1", ""),
     ("cp = { from = 2, to = 8, step = 0 }\n", (1, 33), "`cp.step` is 0", ""),
     ("cp = { from = 2, to = 9, times = 1.5 }\n", (1, 6), "4.5, which is not a whole number", ""),
-    ("cp = { from = 2, too = 9, times = 2 }\n", (1, 18), "unknown key `cp.too`", "`cp.to`"),
+    ("cp = { from = 2, too = 9, times = 2 }\n", (1, 18), "unknown key `cp.too`", "`to`"),
     ("seq = { from = 1, to = \"1024Mi\", step = 1 }\n", (1, 7), "more than 1000000 values", ""),
     ("schedule = \"rign\"\n", (1, 12), "no schedule \"rign\"", ""),
     ("schedule = { from = 1, to = 2, step = 1 }\n", (1, 12), "has names", "list of names"),
