@@ -8,6 +8,8 @@ use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
 
+use crate::sweep::Shard;
+
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
 #[command(name = "ringlab", version, arg_required_else_help = true)]
@@ -30,6 +32,8 @@ pub enum Command {
     Explore(ExploreArgs),
     /// List the built-in clusters and models, or print one as TOML.
     Presets(PresetsArgs),
+    /// Simulate a grid of configurations on all cores, as CSV.
+    Sweep(SweepArgs),
 }
 
 /// Which half of a training step.
@@ -91,11 +95,10 @@ pub struct SetupArgs {
     /// Preset name or TOML file of the cluster, or its text.
     #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
     pub cluster: String,
-    /// Rate of a link inside a node, each way, instead of the cluster's, e.g. "200 GB/s"; what transfers reach over it
-    /// changes in proportion.
+    /// What a transfer inside a node reaches and a link carries, each way, instead of the cluster's, e.g. "200 GB/s".
     #[arg(long, help_heading = "Machine and model")]
     pub link_bandwidth: Option<BytesPerSec>,
-    /// Rate of a NIC, each way, instead of the cluster's; what transfers reach changes in proportion.
+    /// What a transfer between nodes reaches and a NIC carries, each way, instead of the cluster's.
     #[arg(long, help_heading = "Machine and model")]
     pub nic_bandwidth: Option<BytesPerSec>,
     /// Preset name, TOML file or HuggingFace config.json of the model, or its text.
@@ -283,4 +286,33 @@ pub struct ExploreArgs {
     /// IP address to listen on. The page has no password: whoever reaches the address can use it.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
     pub listen: IpAddr,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
+seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad. Each has one value, a list, or a \
+range { from = .., to = .., times = .. } or { from = .., to = .., step = .. }. The first field varies slowest.
+
+Examples:
+  ringlab sweep lengths.toml -o lengths.csv
+  ringlab sweep lengths.toml --shard 2/8 -o lengths-2.csv
+  ringlab sweep lengths.toml --merge lengths-*.csv -o lengths.csv"
+)]
+pub struct SweepArgs {
+    /// TOML file of the grid.
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// Write the rows to a file that appears when it is complete; the same command resumes after a stop.
+    #[arg(short, long, value_name = "FILE.csv")]
+    pub output: Option<PathBuf>,
+    /// Threads to compute with; the rows do not depend on it [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<std::num::NonZero<usize>>,
+    /// Only the i-th of n equal parts of the grid.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Join the files of all shards instead of computing.
+    #[arg(long, value_name = "FILE.csv", num_args = 1.., conflicts_with_all = ["shard", "threads"])]
+    pub merge: Vec<PathBuf>,
 }

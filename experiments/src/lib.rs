@@ -13,6 +13,7 @@ pub mod presets;
 mod report;
 mod runfile;
 mod setup;
+pub mod sweep;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,8 @@ use args::{Cli, Command};
 const FAILED: u8 = 1;
 /// The input is wrong.
 const BAD_INPUT: u8 = 2;
+/// Ctrl-C, as shells count it.
+const INTERRUPTED: u8 = 130;
 
 /// Parses the process's arguments, does what they ask for and says how it ended.
 pub fn run() -> ExitCode {
@@ -32,6 +35,7 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(commands::Outcome::Fine) => ExitCode::SUCCESS,
         Ok(commands::Outcome::Failed) => ExitCode::from(FAILED),
+        Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             anstream::eprintln!("error: {error:#}");
@@ -57,5 +61,6 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Layout(args) => commands::layout::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Presets(args) => commands::presets::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
     }
 }

@@ -1,6 +1,6 @@
 //! Writing results: data on standard output or into a file that appears whole or not at all.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,14 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Writes `bytes` to `path` through a temporary file beside it. A link is followed; what is no ordinary file, such as
 /// `/dev/null` or a pipe, cannot be replaced and is written into.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_file_with(path, |out| Ok(out.write_all(bytes)?))
+}
+
+/// As [`write_file`], what `write` writes.
+pub fn write_file_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> Result<()>,
+) -> Result<()> {
     let given = path;
     let path = &std::fs::canonicalize(given).unwrap_or_else(|_| given.to_owned());
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -22,11 +30,16 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
         bail!("cannot write {}: it is a folder", path.display());
     }
     if path.exists() && !path.is_file() {
-        let mut device = std::fs::File::options().write(true).open(path).with_context(cannot)?;
-        return device.write_all(bytes).with_context(cannot);
+        let device = std::fs::File::options().write(true).open(path).with_context(cannot)?;
+        let mut buffered = BufWriter::new(&device);
+        write(&mut buffered).with_context(cannot)?;
+        return buffered.flush().with_context(cannot);
     }
-    let mut file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder).with_context(cannot)?;
-    file.write_all(bytes).with_context(cannot)?;
+    let file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder).with_context(cannot)?;
+    let mut buffered = BufWriter::new(file.as_file());
+    write(&mut buffered).with_context(cannot)?;
+    buffered.flush().with_context(cannot)?;
+    drop(buffered);
     set_usual_permissions(file.as_file()).with_context(cannot)?;
     file.persist(path).map_err(|e| e.error).with_context(cannot)?;
     Ok(())

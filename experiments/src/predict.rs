@@ -2,10 +2,8 @@
 
 mod row;
 
-use std::panic::resume_unwind;
-use std::thread::ScopedJoinHandle;
-
 use anyhow::{Result, bail};
+use rayon::prelude::*;
 use ringlab_sim::engine;
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
@@ -78,7 +76,9 @@ impl Prediction {
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
         let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
-        for (schedule, result) in setup.schedules.iter().zip(simulate_all(setup)) {
+        let simulate_one = |&schedule| simulate(setup, schedule, setup.cp);
+        let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();
+        for (schedule, result) in setup.schedules.iter().zip(results) {
             match result {
                 Ok(passes) => simulated.push(passes),
                 Err(error) if tolerant => left_out.push(format!("{schedule}: {error:#}")),
@@ -126,16 +126,6 @@ pub fn constants(setup: &Setup) -> Vec<Constant> {
         source: setup.model.source.clone(),
     });
     cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
-}
-
-/// Every schedule on a thread of its own.
-fn simulate_all(setup: &Setup) -> Vec<Result<Passes>> {
-    std::thread::scope(|scope| {
-        let start = |&schedule| scope.spawn(move || simulate(setup, schedule, setup.cp));
-        let threads: Vec<_> = setup.schedules.iter().map(start).collect();
-        let end = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        threads.into_iter().map(end).collect()
-    })
 }
 
 fn simulate(setup: &Setup, schedule: Schedule, ranks: u32) -> Result<Passes> {

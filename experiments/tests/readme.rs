@@ -28,12 +28,8 @@ fn assert_shown(args: &[&str]) {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let command = format!("    $ ringlab {}\n", args.join(" "));
     let shown = readme.split(&command).nth(1).unwrap_or_else(|| panic!("README does not show {command}"));
-    let shown: String = shown
-        .lines()
-        .take_while(|l| l.is_empty() || l.starts_with("    "))
-        .map(|l| format!("{l}\n"))
-        .collect();
-    let (shown, printed) = (block(&shown), block(&ringlab(args)));
+    let shown: Vec<&str> = shown.lines().take_while(|l| l.is_empty() || l.starts_with("    ")).collect();
+    let (shown, printed) = (block(&shown.join("\n")), block(&ringlab(args)));
     assert_eq!(
         shown[..printed.len().min(shown.len())],
         printed[..],

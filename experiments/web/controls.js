@@ -160,9 +160,9 @@ export class Controls {
 
   showBandwidth(id) {
     const cluster = this.choices.clusters.find((c) => c.name === this.state.cluster);
-    const preset = cluster ? cluster[id] : undefined;
+    const preset = cluster ? presetRate(cluster, id, this.state.transport) : undefined;
     const field = byId(`${id}-field`);
-    field.hidden = id === "nic_bandwidth" && (preset === null || preset === undefined);
+    field.hidden = id === "nic_bandwidth" && preset === undefined && cluster !== undefined;
     const given = this.state[id];
     const value = given ? bytesPerSecond(given) : preset ?? Infinity;
     const place = Number.isFinite(value) ? Math.round(PER_DOUBLING * Math.log2(value / LOWEST)) : 44;
@@ -193,6 +193,12 @@ export class Controls {
     byId("stripe-value").textContent = block === 1 ? "1 token" : `${tokens(block)} tokens`;
     byId("stripe-field").hidden = !names.some((n) => n.startsWith("striped"));
   }
+}
+
+/** What a transfer reaches on a preset, null for an infinite rate, undefined where there is no such link. */
+function presetRate(cluster, id, transport) {
+  if (id === "nic_bandwidth") return cluster.nic_bandwidth ?? undefined;
+  return transport === "nccl" ? cluster.nccl_bandwidth : cluster.copy_bandwidth;
 }
 
 /** Leaves a control alone that already says so: its cursor stays where it is. */

@@ -125,7 +125,7 @@ fn check_size(setup: &Setup) -> Result<()> {
 }
 
 fn is_unplannable(error: &anyhow::Error) -> bool {
-    error.chain().any(|e| e.is::<ringlab_sim::schedule::BuildError>())
+    error.downcast_ref::<ringlab_sim::schedule::BuildError>().is_some()
 }
 
 fn execute(

@@ -180,7 +180,7 @@ impl Tasks {
             self.rows.push(start);
             start += width as u32;
         }
-        self.all.clear();
+        // Every task is written when its operation is loaded.
         self.all.resize(operations, BLANK);
         self.waits.clear();
         self.lanes.clear();
