@@ -10,11 +10,11 @@ use crate::sweep::Rates;
 /// Changes `cluster` as `args` say, and its sources along.
 pub fn apply(args: &SetupArgs, cluster: &mut Cluster) -> Result<()> {
     let rates = Rates { link: args.link_bandwidth, nic: args.nic_bandwidth };
-    if let Some(rate) = [rates.link, rates.nic].into_iter().flatten().find(|rate| rate.0 <= 0.0) {
-        bail!("a bandwidth of {rate} moves nothing; give a rate above zero");
-    }
     if rates.nic.is_some() && cluster.network.is_none() {
-        bail!("the cluster {} has no network between nodes, so --nic-bandwidth changes nothing", cluster.name);
+        bail!(
+            "the cluster {} has no network between nodes, so --nic-bandwidth changes nothing",
+            cluster.name
+        );
     }
     let old = cluster.clone();
     *cluster = rates.apply(cluster);
@@ -64,9 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_an_error() {
-        let error = |name, key, rate| applied(name, key, rate).unwrap_err().to_string();
-        assert!(error("dgx-h100", "link_bandwidth", "0 GB/s").contains("0 B/s moves nothing"));
-        assert!(error("pcie-8x-a100", "nic_bandwidth", "1 GB/s").contains("no network"));
+    fn a_rate_that_changes_nothing_is_an_error() {
+        let error = applied("pcie-8x-a100", "nic_bandwidth", "1 GB/s").unwrap_err().to_string();
+        assert!(error.contains("no network"), "{error}");
     }
 }

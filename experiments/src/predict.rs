@@ -72,9 +72,10 @@ pub struct Report<'a> {
 }
 
 impl Prediction {
-    /// Simulates every schedule of `setup`. A schedule that cannot take the problem is left out with a remark if
+    /// Simulates every schedule of `setup`. Of several, one that cannot take the problem is left out with a remark if
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
+        let tolerant = tolerant && setup.schedules.len() > 1;
         let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
         let simulate_one = |&schedule| simulate(setup, schedule, setup.cp);
         let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();

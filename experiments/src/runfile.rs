@@ -109,7 +109,10 @@ pub fn setup_args(entries: &[Entry]) -> Result<SetupArgs> {
 }
 
 /// The process's arguments with those of the run file put in front of the others; `None` where there is no run file.
-pub fn expand(matches: &ArgMatches, process: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
+pub fn expand(
+    matches: &ArgMatches,
+    process: impl Iterator<Item = OsString>,
+) -> Result<Option<Vec<OsString>>> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(None) };
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>(OWN) else { return Ok(None) };
     let label = path.to_string_lossy();

@@ -67,8 +67,7 @@ impl Row {
         let peak_memory = metrics().map(|m| m.peak_memory).max().unwrap_or(Bytes(0));
         let device = &setup.cluster.device;
         let Simulated { plan, metrics: first, .. } = &s.passes[0];
-        let mut notes: Vec<&str> =
-            s.passes.iter().flat_map(|s| &s.plan.notes).map(String::as_str).collect();
+        let mut notes: Vec<&str> = s.passes.iter().flat_map(|s| &s.plan.notes).map(String::as_str).collect();
         notes.dedup();
         Self {
             schedule: s.schedule.to_string(),

@@ -132,7 +132,9 @@ fn timeline(view: &View, scripts: &mut usize) -> String {
     let name = escape(&format!("{} {}", view.name, view.pass));
     if view.spans.len() > SPANS {
         let spans = view.spans.len();
-        return format!("<h3>{name}</h3>\n<p>{spans} spans are too many to draw here; --trace writes them all.</p>\n");
+        return format!(
+            "<h3>{name}</h3>\n<p>{spans} spans are too many to draw here; --trace writes them all.</p>\n"
+        );
     }
     *scripts += 1;
     let json = serde_json::to_string(view).unwrap_or_default().replace('<', "\\u003c");

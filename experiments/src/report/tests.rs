@@ -1,8 +1,7 @@
 use super::*;
 
 fn table() -> Table {
-    let column =
-        |name: &str, numeric| Column { name: name.into(), help: "what it <is>".into(), numeric };
+    let column = |name: &str, numeric| Column { name: name.into(), help: "what it <is>".into(), numeric };
     Table {
         columns: vec![column("schedule", false), column("time", true)],
         rows: vec![

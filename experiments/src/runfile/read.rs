@@ -65,7 +65,8 @@ fn scalar(value: &DeValue<'_>) -> Result<String> {
 fn keep_lines(text: &str, start: usize, value: Value) -> Value {
     match value {
         Value::Text(inner) if inner.contains('\n') => {
-            let opened_before_a_line_end = text[start..].get(3..).is_some_and(|t| t.starts_with(['\n', '\r']));
+            let opened_before_a_line_end =
+                text[start..].get(3..).is_some_and(|t| t.starts_with(['\n', '\r']));
             let lines = text[..start].matches('\n').count() + usize::from(opened_before_a_line_end);
             Value::Text("\n".repeat(lines) + &inner)
         }

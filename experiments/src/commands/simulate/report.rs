@@ -61,15 +61,21 @@ const FIGURES: [Figure; 11] = [
     }),
     ("vs 1 GPU", "Speed-up over one GPU that does it all", |r| ratio(r.speedup_vs_one_gpu)),
     ("bubble", "Share of all GPU time in which no kernel runs", |r| percent(Some(r.bubble_ratio))),
-    ("exposed comm.", "Time in which the worst rank stands still for a transfer", |r| seconds(r.exposed_comm_s)),
-    ("imbalance", "The busiest rank's compute time over the mean; 1 is balanced", |r| ratio(Some(r.imbalance))),
+    ("exposed comm.", "Time in which the worst rank stands still for a transfer", |r| {
+        seconds(r.exposed_comm_s)
+    }),
+    ("imbalance", "The busiest rank's compute time over the mean; 1 is balanced", |r| {
+        ratio(Some(r.imbalance))
+    }),
     ("TFLOP/s/GPU", "FLOPs of the mask's area over the time, a GPU", |r| {
         Cell::number(r.tflops_per_gpu, format!("{:.0}", r.tflops_per_gpu))
     }),
     ("MFU", "That over the device's dense peak for the element type", |r| percent(r.mfu)),
-    ("memory", "Attention buffers of one layer on the largest rank, without weights and other activations", |r| {
-        bytes(r.peak_memory_bytes)
-    }),
+    (
+        "memory",
+        "Attention buffers of one layer on the largest rank, without weights and other activations",
+        |r| bytes(r.peak_memory_bytes),
+    ),
     ("moved", "Bytes that all ranks send", |r| bytes(r.bytes_moved)),
 ];
 
