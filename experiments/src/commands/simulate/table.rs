@@ -1,45 +1,26 @@
 //! The result as a person reads it.
 
 use ringlab_sim::units::{Bytes, SimTime};
-use serde::Serialize;
 
-use super::row::Row;
 use crate::grid::grid;
+use crate::predict::{self, Prediction, Row};
 use crate::setup::Setup;
 
-/// A constant that went into the result.
-#[derive(Serialize)]
-pub struct Constant {
-    what: String,
-    value: String,
-    source: String,
-}
-
-/// Every constant of the cluster and the model, with its source.
-pub fn constants(setup: &Setup) -> Vec<Constant> {
-    let cluster = setup.cluster.assumptions().into_iter();
-    let model = std::iter::once(Constant {
-        what: "model".into(),
-        value: setup.model.name.clone(),
-        source: setup.model.source.clone(),
-    });
-    cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
-}
-
 /// The table, what it means, and what it rests on.
-pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], explain: bool) -> String {
+pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
+    let rows = &prediction.rows;
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
     for line in remarks(setup, rows) {
         text += &format!("  {line}\n");
     }
-    for line in left_out {
+    for line in &prediction.left_out {
         text += &format!("  left out: {line}\n");
     }
     if explain {
         text += "\nConstants and their sources\n";
-        for c in constants(setup) {
+        for c in predict::constants(setup) {
             text += &format!("  {} = {}\n      {}\n", c.what, c.value, c.source);
         }
     }
