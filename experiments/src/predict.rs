@@ -74,17 +74,17 @@ impl Prediction {
     /// Simulates every schedule of `setup`. A schedule that cannot take the problem is left out with a remark if
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
-        let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
-        for &schedule in &setup.schedules {
-            match simulate(setup, schedule, setup.cp) {
-                Ok(passes) => simulated.push(passes),
-                Err(error) if tolerant => left_out.push(format!("{schedule}: {error:#}")),
-                Err(error) => return Err(error),
-            }
+        let gpus = setup.cluster.gpus();
+        if setup.cp > gpus {
+            bail!(
+                "{} has {gpus} GPUs, too few for --cp {}; use at most {gpus} ranks or a larger cluster, such as \
+                 h100-16x8-rail",
+                setup.cluster.name,
+                setup.cp
+            );
         }
-        if simulated.is_empty() {
-            bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
-        }
+        let (simulated, left_out) =
+            setup.each_schedule(tolerant, |schedule| simulate(setup, schedule, setup.cp))?;
         let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
             Some(ring) => Some(row::Baseline::of(ring)),
             None => simulate(setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),
