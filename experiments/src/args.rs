@@ -276,19 +276,6 @@ pub struct PresetsArgs {
 }
 
 #[derive(Args)]
-#[command(after_help = "Examples:
-  ringlab explore
-  ringlab explore --port 8080")]
-pub struct ExploreArgs {
-    /// TCP port; 0 takes a free one. The page's address is printed.
-    #[arg(long, default_value_t = 0)]
-    pub port: u16,
-    /// IP address to listen on. The page has no password: whoever reaches the address can use it.
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
-    pub listen: IpAddr,
-}
-
-#[derive(Args)]
 #[command(
     after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
 seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad. Each has one value, a list, or a \
@@ -315,4 +302,17 @@ pub struct SweepArgs {
     /// Join the files of all shards instead of computing.
     #[arg(long, value_name = "FILE.csv", num_args = 1.., conflicts_with_all = ["shard", "threads"])]
     pub merge: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab explore
+  ringlab explore --port 8080")]
+pub struct ExploreArgs {
+    /// TCP port; 0 takes a free one. The page's address is printed.
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+    /// IP address to listen on. The page has no password: whoever reaches the address can use it.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
+    pub listen: IpAddr,
 }

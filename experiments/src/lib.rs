@@ -59,6 +59,7 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Check(args) => commands::check::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Layout(args) => commands::layout::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Presets(args) => commands::presets::run(args),
         Command::Sweep(args) => commands::sweep::run(args),

@@ -2,7 +2,7 @@
 
 mod row;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 use ringlab_sim::engine;
 use ringlab_sim::metrics::Metrics;
@@ -76,19 +76,20 @@ impl Prediction {
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
         let tolerant = tolerant && setup.schedules.len() > 1;
-        let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
+        let gpus = setup.cluster.gpus();
+        if setup.cp > gpus {
+            bail!(
+                "{} has {gpus} GPUs, too few for --cp {}; use at most {gpus} ranks or a larger cluster, such as \
+                 h100-16x8-rail",
+                setup.cluster.name,
+                setup.cp
+            );
+        }
         let simulate_one = |&schedule| simulate(setup, schedule, setup.cp);
         let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();
-        for (schedule, result) in setup.schedules.iter().zip(results) {
-            match result {
-                Ok(passes) => simulated.push(passes),
-                Err(error) if tolerant => left_out.push(format!("{schedule}: {error:#}")),
-                Err(error) => return Err(error),
-            }
-        }
-        if simulated.is_empty() {
-            bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
-        }
+        let mut results = results.into_iter();
+        let (simulated, left_out) =
+            setup.each_schedule(tolerant, |_| results.next().context("a schedule was not simulated")?)?;
         let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
             Some(ring) => Some(row::Baseline::of(ring)),
             None => simulate(setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),

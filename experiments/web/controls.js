@@ -7,6 +7,8 @@ const OWN = "own";
 /** The bandwidth sliders' ends: 1 GB/s and 2^11 GB/s, in quarters of a doubling. */
 const PER_DOUBLING = 4;
 const LOWEST = 1e9;
+/** The most ranks that the slider offers; the field beside it takes more. */
+const SLIDER_RANKS = 64;
 
 const byId = (id) => document.getElementById(id);
 
@@ -77,7 +79,7 @@ export class Controls {
     const area = byId(`${id}-text`);
     byId(id).addEventListener("change", async (event) => {
       if (event.target.value !== OWN) {
-        this.changed({ [id]: event.target.value, ...(id === "cluster" ? { link_bandwidth: "", nic_bandwidth: "" } : {}) });
+        this.changed({ [id]: event.target.value, ...(id === "cluster" ? this.withCluster(event.target.value) : {}) });
         return;
       }
       byId(`${id}-own`).hidden = false;
@@ -86,6 +88,13 @@ export class Controls {
       area.focus();
     });
     area.addEventListener("input", () => this.changed({ [id]: asText(area.value) }));
+  }
+
+  /** What changes along with the cluster: its own links, and no more ranks than it has GPUs. */
+  withCluster(name) {
+    const { gpus } = this.choices.clusters.find((c) => c.name === name) ?? { gpus: Infinity };
+    const changes = { link_bandwidth: "", nic_bandwidth: "" };
+    return Number(this.state.cp) > gpus ? { ...changes, cp: String(gpus) } : changes;
   }
 
   bindSequence() {
@@ -125,6 +134,8 @@ export class Controls {
     for (const id of ["transport", "route", "dtype", "batch", "cp", "chunks", "prefetch"]) setValue(byId(id), state[id]);
     for (const id of ["pad", "needed_only"]) byId(id).checked = state[id];
     for (const radio of document.querySelectorAll("input[name=pass]")) radio.checked = radio.value === state.pass;
+    const cluster = this.choices.clusters.find((c) => c.name === state.cluster);
+    byId("cp-slider").max = String(Math.min(cluster?.gpus ?? SLIDER_RANKS, SLIDER_RANKS));
     setValue(byId("cp-slider"), state.cp);
     byId("chunks-value").textContent = state.chunks;
     byId("prefetch-value").textContent = state.prefetch;

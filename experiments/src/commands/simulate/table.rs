@@ -30,21 +30,26 @@ pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
 /// One line that says what was simulated.
 pub fn title(setup: &Setup) -> String {
     format!(
-        "{} on {} x {}: {} tokens, {} mask, one attention layer",
+        "{} on {} x {}: {} tokens{}, {} mask, one attention layer",
         setup.model.name,
         setup.cp,
         setup.cluster.device.name,
         tokens(setup.problem.tokens()),
+        documents(setup),
         setup.problem.pattern,
     )
 }
 
-fn heading(setup: &Setup, rows: &[Row]) -> String {
-    let s = &setup.problem.shape;
-    let documents = match setup.problem.documents.len() {
+fn documents(setup: &Setup) -> String {
+    match setup.problem.documents.len() {
         1 => String::new(),
         n => format!(" in {n} documents"),
-    };
+    }
+}
+
+fn heading(setup: &Setup, rows: &[Row]) -> String {
+    let s = &setup.problem.shape;
+    let documents = documents(setup);
     let batch = if s.batch > 1 { format!(", batch {}", s.batch) } else { String::new() };
     format!(
         "One attention layer of {}: {} query and {} kv heads of {}, {}{batch}\n{} tokens{documents}, {} mask, {}, on \
@@ -125,7 +130,12 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
 }
 
 fn seconds(s: f64) -> String {
-    if s == 0.0 { "0".into() } else { SimTime::from_secs_f64(s).to_string() }
+    const DAY: f64 = 86_400.0;
+    match s {
+        _ if s == 0.0 => "0".into(),
+        _ if s >= DAY => format!("{:.1} days", s / DAY),
+        _ => SimTime::from_secs_f64(s).to_string(),
+    }
 }
 
 fn times(ratio: Option<f64>) -> String {
