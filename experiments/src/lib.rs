@@ -62,6 +62,5 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Presets(args) => commands::presets::run(args),
-        Command::Sweep(args) => commands::sweep::run(args),
     }
 }
