@@ -102,14 +102,12 @@ fn stored_dtype(config: &Config<'_, '_>, document: &Object<'_>) -> Result<Option
     };
     let text = field.text()?;
     let plain = text.strip_prefix("torch.").unwrap_or(&text);
-    match DTYPES.iter().find(|(name, _)| *name == plain) {
-        Some((_, dtype)) => Ok(Some(*dtype)),
-        None => {
-            let names: Vec<_> = DTYPES.iter().map(|(name, _)| *name).collect();
-            let message = format!("`{}` is {}, which is no known type", field.path, field.literal);
-            Err(field.error(message).with_hint(format!("known types: {}", names.join(", "))))
-        }
-    }
+    let known = DTYPES.iter().find(|(name, _)| *name == plain).map(|(_, dtype)| *dtype);
+    known.map(Some).ok_or_else(|| {
+        let names: Vec<_> = DTYPES.iter().map(|(name, _)| *name).collect();
+        let message = format!("`{}` is {}, which is no known type", field.path, field.literal);
+        field.error(message).with_hint(format!("known types: {}", names.join(", ")))
+    })
 }
 
 /// The model's own name where the file has one, the label otherwise.

@@ -70,7 +70,7 @@ const SPARSE: &[&str] = &[
 
 const ONE_KIND: &str = "write a model TOML for one kind of layer: `layers` counts those alone";
 
-impl<'a> Config<'_, 'a> {
+impl Config<'_, '_> {
     /// What each of `layers` layers attends to.
     pub(super) fn layer_attention(&self, layers: u64) -> Result<LayerAttention, ConfigError> {
         self.refuse(OTHER_HEADS, "gives some layers other heads than the rest", ONE_KIND)?;
