@@ -4,9 +4,17 @@
 //! with every assumption (`setup.toml`).
 
 mod distflashattn;
+mod megatron_sp;
+mod merging;
+mod ring_attention;
+mod ring_flash_attention;
+mod ring_self_attention;
 mod row;
 mod setup;
+mod striped;
 mod table;
+mod ulysses;
+mod usp;
 
 use anyhow::{Result, bail};
 use ringlab_sim::config::nearest;
@@ -22,8 +30,25 @@ const VERSION: u32 = 1;
 type Reproduce = fn(&Setup) -> Result<Vec<Row>>;
 
 /// Name, set-up and reproduction of every paper.
-const PAPERS: &[(&str, &str, Reproduce)] =
-    &[("distflashattn", include_str!("../../papers/distflashattn/setup.toml"), distflashattn::rows)];
+const PAPERS: &[(&str, &str, Reproduce)] = &[
+    ("distflashattn", include_str!("../../papers/distflashattn/setup.toml"), distflashattn::rows),
+    ("lightseq", include_str!("../../papers/lightseq/setup.toml"), distflashattn::lightseq),
+    ("striped", include_str!("../../papers/striped/setup.toml"), striped::rows),
+    ("ring-attention", include_str!("../../papers/ring-attention/setup.toml"), ring_attention::rows),
+    (
+        "ring-self-attention",
+        include_str!("../../papers/ring-self-attention/setup.toml"),
+        ring_self_attention::rows,
+    ),
+    ("ulysses", include_str!("../../papers/ulysses/setup.toml"), ulysses::rows),
+    ("megatron-sp", include_str!("../../papers/megatron-sp/setup.toml"), megatron_sp::rows),
+    ("usp", include_str!("../../papers/usp/setup.toml"), usp::rows),
+    (
+        "ring-flash-attention",
+        include_str!("../../papers/ring-flash-attention/setup.toml"),
+        ring_flash_attention::rows,
+    ),
+];
 
 /// Names of the papers.
 pub fn names() -> Vec<&'static str> {

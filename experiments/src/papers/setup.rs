@@ -1,7 +1,7 @@
 //! A paper's set-up as data: clusters as changes to presets, and every assumption with its source.
 
 use anyhow::{Context, Result, anyhow};
-use ringlab_sim::config::cluster::{Cluster, Dtype, Pass};
+use ringlab_sim::config::cluster::{Cluster, Pass};
 use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +156,3 @@ impl Machine {
         Ok(())
     }
 }
-
-/// The element type that a paper's attention ran in.
-pub const HALF: Dtype = Dtype::Bf16;

@@ -124,8 +124,7 @@ fn buffers(plan: &Plan) -> Bytes {
     Bytes(plan.programs.iter().map(of_rank).max().unwrap_or(0))
 }
 
-/// Scores in memory: Ring Self-Attention passes K and then V around, nothing overlaps; its backward moves K and V and
-/// their gradients.
+/// Scores in memory: Ring Self-Attention passes K and then V around, and nothing overlaps.
 fn materialised(
     cluster: &Cluster,
     training: &Training,
@@ -138,16 +137,15 @@ fn materialised(
     let links = Links::new(cluster);
     let tensor = u64::from(shape.heads * shape.head_dim * shape.batch) * training.element_bytes * queries;
     let group = training.grid.ring_group();
-    let across = links.crosses(group);
-    let hop = if across {
-        links.send(group.stride.max(u64::from(cluster.gpus_per_node)), Bytes(tensor))
-    } else {
-        links.send(group.stride, Bytes(tensor))
+    let hop = links.border_hop(group, Bytes(tensor));
+    // Backward, K and V go around again and the gradients of both are reduced over all ranks.
+    let reduced = match pass {
+        Pass::Forward => SimTime::ZERO,
+        Pass::Backward => links.all_reduce(group, Bytes(tensor * ring)) * 2,
     };
-    let rings = if pass == Pass::Forward { 2 } else { 4 };
     AttentionTime {
         compute: kernel.time(&cluster.device, &shape, queries, training.seq, pass),
-        exposed: hop * (rings * (ring - 1)),
+        exposed: hop * (2 * (ring - 1)) + reduced,
         buffers: kernel.live_bytes(&shape, queries, training.seq),
     }
 }

@@ -13,6 +13,8 @@ use crate::units::{Bytes, BytesPerSec, SimTime};
 /// NCCL's latency of one hop over NVLink in a ring, Simple protocol (NCCL's src/graph/tuning.cc).
 pub const NVLINK_HOP: SimTime = SimTime(3_400_000);
 
+const NICS_BELOW_A_SWITCH: f64 = 2.0;
+
 /// Ranks `0, stride, 2 stride ..`, and the parallel groups beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Group {
@@ -80,6 +82,19 @@ impl<'a> Links<'a> {
             _ => self.inside_rate(),
         };
         self.base_latency(group) + bytes / rate
+    }
+
+    /// One hop of a ring in which only the ranks at a node's border use its NICs. Such a transfer gets all NICs that are
+    /// as near as the GPU's own: NCCL spreads its channels over them. GPUs and NICs of a DGX A100 sit in twos below one
+    /// PCIe switch (NVIDIA DGX A100 user guide), so with a NIC for each GPU that is two.
+    pub fn border_hop(self, group: Group, bytes: Bytes) -> SimTime {
+        match self.nic_rate_per_gpu() {
+            Some(rate) if self.crosses(group) => {
+                let near = if self.per_node(group) > 1 { NICS_BELOW_A_SWITCH } else { 1.0 };
+                self.base_latency(group) + bytes / (rate * near)
+            }
+            _ => self.base_latency(group) + bytes / self.inside_rate(),
+        }
     }
 
     /// Bytes a second that pass each rank of a ring.

@@ -102,7 +102,7 @@ pub struct Breakdown {
     pub exposed_pipeline: SimTime,
     /// Everything computed or communicated again.
     pub recompute: SimTime,
-    /// Host launches that the device waits for.
+    /// Host launches that the device waits for, and the fixed time of an iteration.
     pub host: SimTime,
     /// The optimiser's step.
     pub optimizer: SimTime,
@@ -232,7 +232,7 @@ fn assemble(model: &Model, cluster: &Cluster, training: &Training, times: &Layer
         exposed_data: data,
         exposed_pipeline: stage_transfers(model, cluster, training),
         recompute,
-        host: both.host,
+        host: both.host + training.fixed,
         optimizer: optimizer(model, cluster, training),
         bubble,
         total: SimTime::ZERO,

@@ -15,7 +15,7 @@ pub struct Materialised {
     pub backward: f64,
     /// Bytes of a score element kept for the backward.
     pub kept: f64,
-    /// Bytes of a score element alive at the peak of a backward.
+    /// Bytes of a score element alive at the peak of a backward, besides what is kept.
     pub live: f64,
 }
 
@@ -23,12 +23,18 @@ impl Materialised {
     /// Megatron-LM of 2022 with its fused scale-mask-softmax and a dropout. Forward: scores written 2, softmax 2+2,
     /// dropout 2+2+1, read for the values 2. Backward: gradient written 2, dropout 2+1+2, softmax 2+2+2, gradient of the
     /// scores read twice 4, probabilities read 2. Kept: softmax 2, mask 1, dropout 2 (arXiv 2205.05198, section 4.1).
-    pub const MEGATRON: Self = Self { forward: 13.0, backward: 19.0, kept: 5.0, live: 9.0 };
+    pub const MEGATRON: Self = Self { forward: 13.0, backward: 19.0, kept: 5.0, live: 4.0 };
 
-    /// Ring Self-Attention as released in ColossalAI: no fused softmax. Forward: ring product written in pieces and
-    /// copied 2+2+2, scale 2+2, mask 2+2+2, softmax in fp32 2+4 4+4 4+2, dropout 2+2+1, pieces copied and read 2+2+2.
-    /// Backward: gradient pieces 2+2+2, dropout 2+1+2, softmax 4+4+4 2+2, scale 2+2, pieces for dq, dk, dv 2+2+2 2.
-    pub const RING_SELF_ATTENTION: Self = Self { forward: 47.0, backward: 41.0, kept: 5.0, live: 15.0 };
+    /// Ring Self-Attention as released in ColossalAI (`parallel_sequence/_operation.py`), scores in fp32, no dropout.
+    /// Forward: pieces of the product written 4 and copied 4+4, scale 4+4, mask 4+4, softmax 4+4, read for the values 4.
+    /// Backward: zeros 4, pieces written 4 and added 4+4+4, read for dv 4, softmax 4+4+4, mask 4+4, scale 4+4, read for
+    /// dk and dq 4+4.
+    pub const RING_SELF_ATTENTION: Self = Self { forward: 40.0, backward: 60.0, kept: 4.0, live: 4.0 };
+
+    /// The same memory with `factor` times the traffic.
+    pub fn with_traffic(self, factor: f64) -> Self {
+        Self { forward: self.forward * factor, backward: self.backward * factor, ..self }
+    }
 
     /// Time of attention of `queries` x `keys` for all heads and sequences of `shape` on one device.
     pub fn time(&self, device: &Device, shape: &Shape, queries: u64, keys: u64, pass: Pass) -> SimTime {

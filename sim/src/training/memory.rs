@@ -25,7 +25,7 @@ pub struct Memory {
     pub activations: Bytes,
     /// Staging buffers of attention.
     pub attention: Bytes,
-    /// Logits, their fp32 copy and their gradient.
+    /// Logits, their fp32 copy, its softmax, and their gradient.
     pub logits: Bytes,
     /// The layer at work: recomputed activations, gradients of activations, gathered weights.
     pub working: Bytes,
@@ -169,7 +169,8 @@ pub fn stage_memory(
 }
 
 fn logits(model: &Model, training: &Training) -> Bytes {
-    let each = training.element_bytes + if training.forward_only { 0 } else { 4 + 4 };
+    let e = training.element_bytes;
+    let each = if training.forward_only { e } else { e + 4 + 4 + e };
     Bytes(training.tokens_per_rank() * model.vocab / training.grid.tp * each)
 }
 

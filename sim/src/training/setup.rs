@@ -179,6 +179,9 @@ pub struct Training {
     pub element_bytes: u64,
     /// Device memory that the runtime takes for itself.
     pub reserved: Bytes,
+    /// Time of an iteration that depends on neither tokens nor ranks: data loading, the launches of the optimiser,
+    /// synchronisation with the host.
+    pub fixed: SimTime,
 }
 
 impl Training {
@@ -200,6 +203,7 @@ impl Training {
             forward_only: false,
             element_bytes: 2,
             reserved: RUNTIME_RESERVE,
+            fixed: SimTime::ZERO,
         }
     }
 

@@ -1,0 +1,108 @@
+//! Ring Self-Attention (arXiv 2105.13120): BERT in weak scaling, tensor against sequence parallelism.
+
+use anyhow::Result;
+use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::model::Model;
+use ringlab_sim::schedule::Schedule;
+use ringlab_sim::training::{
+    AttentionKernel, Checkpointing, Context, Grid, Materialised, Sharding, Stack, Training, predict,
+};
+use ringlab_sim::units::FlopsPerSec;
+use serde::Deserialize;
+
+use super::printed;
+use super::row::{Cell, Row};
+use super::setup::Setup;
+
+#[derive(Deserialize)]
+#[allow(non_snake_case, reason = "column names as printed")]
+struct Point {
+    parallel_size: u64,
+    batch: u64,
+    seq: u64,
+    TP_mem_MB: String,
+    TP_tokens_s: String,
+    SP_mem_MB: String,
+    SP_tokens_s: String,
+}
+
+const BERT: &str = r#"
+name = "BERT Base"
+source = "arXiv 1810.04805"
+layers = 12
+hidden = 768
+heads = 12
+intermediate = 3072
+vocab = 30522
+tied_embeddings = true
+gated_mlp = false
+"#;
+
+/// fp32, nothing recomputed.
+fn training(grid: Grid, point: &Point) -> Training {
+    // fp32 with Megatron's fused softmax: twice the bytes of its fp16 count.
+    let kernel = AttentionKernel::Materialised(Materialised::MEGATRON.with_traffic(2.0));
+    Training {
+        context: Context { causal: false, kernel, ..Context::new(Schedule::Ring) },
+        micro_batch: point.batch,
+        sequence_parallel: false,
+        sharding: Sharding::None,
+        checkpointing: Checkpointing::FullLayer,
+        element_bytes: 4,
+        gradient_bytes: 4,
+        stack: Stack { residual: 44.0, mlp: 8.0, ..Stack::MEGATRON },
+        ..Training::new(grid, point.seq, Schedule::Ring)
+    }
+}
+
+/// Weak scaling runs on as many nodes as it has ranks.
+fn part(cluster: &Cluster, gpus: u64) -> Cluster {
+    Cluster { nodes: gpus as u32, ..cluster.clone() }
+}
+
+/// Megabytes: 16 bytes a weight, one fp32 copy of the logits, the kept inputs of all layers in fp32, and one layer with
+/// its scores (twice Megatron's 16-bit counts without the masks). Tensor parallelism cuts weights, logits and the inside of a layer; sequence
+/// parallelism cuts all but the weights.
+fn megabytes(model: &Model, point: &Point, tensor: bool) -> f64 {
+    let p = point.parallel_size as f64;
+    let tokens = (point.batch * point.seq) as f64 / if tensor { 1.0 } else { p };
+    let cut = if tensor { p } else { 1.0 };
+    let h = model.hidden as f64;
+    let state = 16.0 * model.parameters() as f64 / cut;
+    let logits = 4.0 * tokens * model.vocab as f64 / cut;
+    let kept = 4.0 * tokens * h * model.layers as f64;
+    let scores = 2.0 * 4.0 * tokens * point.seq as f64 * model.heads as f64 / cut;
+    let layer = tokens * h * (18.0 + 48.0 / cut) + scores;
+    (state + logits + kept + layer) / 1e6
+}
+
+pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
+    let model = Model::parse("bert", BERT)?;
+    let mut cluster = setup.cluster("P100")?;
+    cluster.device.reached.matmul = FlopsPerSec(1e12 * setup.value("matmul TFLOP/s")?);
+    let capacity = cluster.device.memory.0 as f64 / 1e6;
+    let mut rows = Vec::new();
+    for r in printed::<Point>(include_str!("../../papers/ring-self-attention/weak_scaling.csv"))? {
+        let p = r.parallel_size;
+        for (what, grid, memory, rate) in [
+            ("tensor parallelism", Grid::tensor(p), &r.TP_mem_MB, &r.TP_tokens_s),
+            ("sequence parallelism", Grid::ring(p), &r.SP_mem_MB, &r.SP_tokens_s),
+        ] {
+            let case = format!("{p} x P100, batch {}, sequence {}, {what}", r.batch, r.seq);
+            let needed = megabytes(&model, &r, what.starts_with("tensor"));
+            let fits = needed <= capacity;
+            let time =
+                predict(&model, &part(&cluster, p), &Training { pad_heads: true, ..training(grid, &r) })?
+                    .time
+                    .total;
+            let tokens_per_second = (r.batch * r.seq) as f64 / time.as_secs_f64();
+            let or_oom = |value| if fits { Cell::Number(value) } else { Cell::Oom };
+            let cell = |text: &str| Cell::parse(text).unwrap_or(Cell::Oom);
+            let fitted = p == 1 && r.seq == 512 && what.starts_with("tensor");
+            let row = |quantity, unit| Row::new("table 4", &case, quantity, unit);
+            rows.push(row("memory", "MB").judge(cell(memory), or_oom(needed)));
+            rows.push(row("rate", "tokens/s").fitted(fitted).judge(cell(rate), or_oom(tokens_per_second)));
+        }
+    }
+    Ok(rows)
+}
