@@ -127,7 +127,7 @@ fn table4(setup: &Setup) -> Result<Vec<Row>> {
     for r in printed::<Table4>(include_str!("../../papers/megatron-sp/table4_layer.csv"))? {
         let (parallel, checkpointing) = match r.config.as_str() {
             "baseline (no recompute)" => (false, Checkpointing::None),
-            "sequence parallelism" => (true, Checkpointing::None),
+            name if name.starts_with("sequence parallel") => (true, Checkpointing::None),
             "full recompute" => (false, Checkpointing::FullLayer),
             "selective recompute" => (false, Checkpointing::Selective),
             _ => (true, Checkpointing::Selective),

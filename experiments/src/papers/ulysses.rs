@@ -49,7 +49,7 @@ fn dense(training: Training) -> Training {
     Training {
         context: Context { causal: false, ..training.context },
         checkpointing: Checkpointing::FullLayer,
-        stack: Stack { dropout: false, ..Stack::MEGATRON },
+        stack: Stack::MEGATRON,
         ..training
     }
 }
@@ -74,8 +74,8 @@ fn training(setup: &Setup, point: &Point) -> Result<Training> {
             }
         }
         "ColAI-SP" => {
-            let sp = setup.value("ColAI sequence degree")? as u64;
-            let kernel = AttentionKernel::Materialised(Materialised::MEGATRON);
+            let sp = setup.value(&format!("ColAI sequence degree at {}", point.model))? as u64;
+            let kernel = AttentionKernel::Materialised(Materialised::FUSED_SOFTMAX);
             let base = ring(Grid { dp: gpus / sp, ..Grid::ring(sp) });
             Training { context: Context { kernel, ..base.context }, ..base }
         }

@@ -25,6 +25,10 @@ impl Materialised {
     /// scores read twice 4, probabilities read 2. Kept: softmax 2, mask 1, dropout 2 (arXiv 2205.05198, section 4.1).
     pub const MEGATRON: Self = Self { forward: 13.0, backward: 19.0, kept: 5.0, live: 4.0 };
 
+    /// The same without a dropout on the scores. Forward: written 2, softmax 2+2, read 2. Backward: gradient written 2,
+    /// softmax 2+2+2, gradient of the scores read twice 4, probabilities read 2.
+    pub const FUSED_SOFTMAX: Self = Self { forward: 8.0, backward: 14.0, kept: 2.0, live: 4.0 };
+
     /// Ring Self-Attention as released in ColossalAI (`parallel_sequence/_operation.py`), scores in fp32, no dropout.
     /// Forward: pieces of the product written 4 and copied 4+4, scale 4+4, mask 4+4, softmax 4+4, read for the values 4.
     /// Backward: zeros 4, pieces written 4 and added 4+4+4, read for dv 4, softmax 4+4+4, mask 4+4, scale 4+4, read for

@@ -103,7 +103,8 @@ pub fn matmul_time(cluster: &Cluster, flops: Flops, streamed: Bytes) -> SimTime 
     (flops / reached.matmul).max(streamed / reached.hbm)
 }
 
-/// Bytes that an Adam step moves for each weight: gradient in, master weight and both moments in and out, weight out.
+/// Bytes that an Adam step moves for each weight: the gradient zeroed, read for its norm, clipped in place and read
+/// again; master weight and both moments in and out; weight out.
 pub fn adam_bytes(training: &Training, weights: u64) -> Bytes {
-    Bytes(weights * (training.gradient_bytes + 6 * 4 + training.element_bytes))
+    Bytes(weights * (5 * training.gradient_bytes + 6 * 4 + training.element_bytes))
 }
