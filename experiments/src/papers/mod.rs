@@ -3,7 +3,10 @@
 //! One folder a paper lies in `experiments/papers`: the printed table, what it is worth (`provenance.md`) and the set-up
 //! with every assumption (`setup.toml`).
 
+pub mod audit;
+pub mod compare;
 mod distflashattn;
+mod guides;
 mod megatron_sp;
 mod merging;
 mod ring_attention;
@@ -48,6 +51,7 @@ const PAPERS: &[(&str, &str, Reproduce)] = &[
         include_str!("../../papers/ring-flash-attention/setup.toml"),
         ring_flash_attention::rows,
     ),
+    ("guides", include_str!("../../papers/guides/setup.toml"), guides::rows),
 ];
 
 /// Names of the papers.

@@ -104,13 +104,13 @@ pub struct Row {
     pub bound: Option<f64>,
     /// What became of it.
     pub verdict: Verdict,
-    /// For a reproduced number, the smallest of 1, 2, 5, 10, 15 and 20 percent that holds it.
+    /// For a reproduced number, the smallest of 1, 2, 5, 10 and 15 percent that holds it.
     pub within_percent: Option<u32>,
     /// Why it differs, contradicts itself or is impossible.
     pub reason: Option<String>,
 }
 
-const TOLERANCES: [u32; 6] = [1, 2, 5, 10, 15, 20];
+const TOLERANCES: [u32; 5] = [1, 2, 5, 10, 15];
 
 impl Row {
     /// A number of `table` for `case`.

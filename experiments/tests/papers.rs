@@ -1,0 +1,7 @@
+//! Published tables against their tolerances, and the shape of what a reproduction says.
+
+mod papers {
+    mod audit;
+    mod report;
+    mod tolerances;
+}
