@@ -7,6 +7,8 @@ use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::Tokens;
 
+use crate::sweep::Shard;
+
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
 #[command(name = "ringlab", version, arg_required_else_help = true)]
@@ -27,6 +29,8 @@ pub enum Command {
     Layout(LayoutArgs),
     /// List the built-in clusters and models, or print one as TOML.
     Presets(PresetsArgs),
+    /// Simulate a grid of configurations on all cores, as CSV.
+    Sweep(SweepArgs),
 }
 
 /// Which half of a training step.
@@ -251,4 +255,33 @@ pub struct PresetsArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub out: OutputArgs,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
+seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad. Each has one value, a list, or a \
+range { from = .., to = .., times = .. } or { from = .., to = .., step = .. }. The first field varies slowest.
+
+Examples:
+  ringlab sweep lengths.toml -o lengths.csv
+  ringlab sweep lengths.toml --shard 2/8 -o lengths-2.csv
+  ringlab sweep lengths.toml --merge lengths-*.csv -o lengths.csv"
+)]
+pub struct SweepArgs {
+    /// TOML file of the grid.
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// Write the rows to a file that appears when it is complete; the same command resumes after a stop.
+    #[arg(short, long, value_name = "FILE.csv")]
+    pub output: Option<PathBuf>,
+    /// Threads to compute with; the rows do not depend on it [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<std::num::NonZero<usize>>,
+    /// Only the i-th of n equal parts of the grid.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Join the files of all shards instead of computing.
+    #[arg(long, value_name = "FILE.csv", num_args = 1.., conflicts_with_all = ["shard", "threads"])]
+    pub merge: Vec<PathBuf>,
 }

@@ -1,4 +1,48 @@
-//! The ringlab command line as a library: presets, and what the binary is made of.
+//! The ringlab command line as a library: presets, set-ups, results, and one module a command.
 
+mod args;
+mod commands;
+mod documents;
+mod figures;
+mod grid;
+mod output;
 pub mod papers;
 pub mod presets;
+mod setup;
+pub mod sweep;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+/// An expectation failed: a plan is refused, an error is above its bound.
+const FAILED: u8 = 1;
+/// The input is wrong.
+const BAD_INPUT: u8 = 2;
+/// Ctrl-C, as shells count it.
+const INTERRUPTED: u8 = 130;
+
+/// Parses the process's arguments, does what they ask for and says how it ended.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Check(args) => commands::check::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Layout(args) => commands::layout::run(args),
+        Command::Presets(args) => commands::presets::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
+    };
+    match result {
+        Ok(commands::Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(commands::Outcome::Failed) => ExitCode::from(FAILED),
+        Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            anstream::eprintln!("error: {error:#}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}

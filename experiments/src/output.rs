@@ -1,6 +1,6 @@
 //! Writing results: data on standard output or into a file that appears whole or not at all.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -13,13 +13,24 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// Writes `bytes` to `path` through a temporary file beside it.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_file_with(path, |out| Ok(out.write_all(bytes)?))
+}
+
+/// As [`write_file`], what `write` writes.
+pub fn write_file_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> Result<()>,
+) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("cannot write {}", path.display());
     if path.is_dir() {
         bail!("cannot write {}: it is a folder", path.display());
     }
-    let mut file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder).with_context(cannot)?;
-    file.write_all(bytes).with_context(cannot)?;
+    let file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder).with_context(cannot)?;
+    let mut buffered = BufWriter::new(file.as_file());
+    write(&mut buffered).with_context(cannot)?;
+    buffered.flush().with_context(cannot)?;
+    drop(buffered);
     set_usual_permissions(file.as_file()).with_context(cannot)?;
     file.persist(path).map_err(|e| e.error).with_context(cannot)?;
     Ok(())

@@ -5,6 +5,7 @@ pub mod layout;
 pub mod presets;
 pub mod run;
 pub mod simulate;
+pub mod sweep;
 
 /// How a command that had good input ended.
 pub enum Outcome {
@@ -12,4 +13,6 @@ pub enum Outcome {
     Fine,
     /// A proof failed, an error is above its bound.
     Failed,
+    /// Ctrl-C stopped it; what was done is kept.
+    Interrupted,
 }

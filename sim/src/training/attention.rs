@@ -66,7 +66,7 @@ pub fn time(
         AttentionKernel::Tiled => simulated(cluster, training, shape, pass)?,
         AttentionKernel::Materialised(kernel) => materialised(cluster, training, &kernel, shape, pass),
     };
-    found.exposed = found.exposed + exchange_heads(model, cluster, training);
+    found.exposed += exchange_heads(model, cluster, training);
     Ok(found)
 }
 

@@ -120,7 +120,7 @@ pub fn layer(model: &Model, cluster: &Cluster, training: &Training) -> Result<La
     let tokens = training.tokens_per_rank();
     let work = work::layer(model, training, tokens);
     let forward = attention::time(model, cluster, training, Pass::Forward)?;
-    let backward = if training.forward_only {
+    let backward = if training.forward_only() {
         AttentionTime::default()
     } else {
         attention::time(model, cluster, training, Pass::Backward)?
@@ -133,7 +133,7 @@ pub fn layer(model: &Model, cluster: &Cluster, training: &Training) -> Result<La
         recompute: LayerTime::default(),
         attention_buffers: forward.buffers.max(backward.buffers),
     };
-    if !training.forward_only {
+    if !training.forward_only() {
         times.backward = parts.direction(&backward, 2);
         times.recompute = recomputed(training, &there);
     }
@@ -264,7 +264,7 @@ impl Breakdown {
 /// The output head and the loss of one micro-batch, both directions.
 fn head(model: &Model, cluster: &Cluster, training: &Training) -> (SimTime, SimTime) {
     let (flops, bytes) = work::head(model, training, training.tokens_per_rank());
-    let passes = if training.forward_only { 1 } else { 3 };
+    let passes = if training.forward_only() { 1 } else { 3 };
     (work::matmul_time(cluster, flops, Bytes(0)) * passes, bytes / cluster.device.reached.hbm)
 }
 
@@ -281,10 +281,10 @@ fn exposed_data(model: &Model, cluster: &Cluster, training: &Training, times: &L
         let gather = links.all_gather(group, gathered);
         let there = gather.saturating_sub(times.forward.total());
         let back = (gather + links.reduce_scatter(group, reduced)).saturating_sub(backward);
-        let back = if training.forward_only { SimTime::ZERO } else { back };
+        let back = if training.forward_only() { SimTime::ZERO } else { back };
         return (there + back) * (layers * training.micro_batches);
     }
-    if training.forward_only {
+    if training.forward_only() {
         return SimTime::ZERO;
     }
     let all = links.all_reduce(group, reduced * layers);
@@ -304,7 +304,7 @@ fn stage_transfers(model: &Model, cluster: &Cluster, training: &Training) -> Sim
 }
 
 fn optimizer(model: &Model, cluster: &Cluster, training: &Training) -> SimTime {
-    if training.forward_only {
+    if training.forward_only() {
         return SimTime::ZERO;
     }
     let replicas = if training.sharding == Sharding::None { 1 } else { training.grid.replica_group().size };

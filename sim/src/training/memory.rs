@@ -146,7 +146,7 @@ pub fn stage_memory(
         let parts = if training.sharding >= from { replicas } else { 1 };
         Bytes(weights * bytes / parts)
     };
-    let trains = u64::from(!training.forward_only);
+    let trains = u64::from(!training.forward_only());
     let last = stage + 1 == training.grid.pp;
     let mut m = Memory {
         weights: sharded(Sharding::Weights, training.element_bytes),
@@ -170,7 +170,7 @@ pub fn stage_memory(
 
 fn logits(model: &Model, training: &Training) -> Bytes {
     let e = training.element_bytes;
-    let each = if training.forward_only { e } else { e + 4 + 4 + e };
+    let each = if training.forward_only() { e } else { e + 4 + 4 + e };
     Bytes(training.tokens_per_rank() * model.vocab / training.grid.tp * each)
 }
 
@@ -202,7 +202,7 @@ fn attention_buffers(model: &Model, training: &Training) -> Result<Bytes, Traini
         let queries = training.seq / training.grid.ring;
         return Ok(kernel.live_bytes(&shape, queries, training.seq));
     }
-    let pass = if training.forward_only { Pass::Forward } else { Pass::Backward };
+    let pass = if training.forward_only() { Pass::Forward } else { Pass::Backward };
     let plan = plan(training, shape, pass)?;
     let of_rank = |p: &crate::plan::Program| {
         let kept = p.buffers.iter().filter(|b| b.role != Role::Scratch).map(|b| b.bytes.0).sum::<u64>();

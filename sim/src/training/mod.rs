@@ -27,7 +27,9 @@ pub use materialised::Materialised;
 pub use memory::{
     Longest, Memory, layer_activations, layer_kept, longest, memory, stage_memory, stage_weights,
 };
-pub use setup::{AttentionKernel, Checkpointing, Context, RUNTIME_RESERVE, Sharding, Stack, Training};
+pub use setup::{
+    AttentionKernel, Checkpointing, Context, Passes, RUNTIME_RESERVE, Sharding, Stack, Training,
+};
 
 /// Why there is no prediction.
 #[derive(Debug, Clone, PartialEq, Error)]

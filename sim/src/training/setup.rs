@@ -114,6 +114,16 @@ pub enum AttentionKernel {
     Materialised(Materialised),
 }
 
+/// What an iteration runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Passes {
+    /// A forward alone: inference on a prompt.
+    Forward,
+    /// Forward, backward and an optimiser step.
+    ForwardBackward,
+}
+
 /// How context-parallel attention runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Context {
@@ -173,8 +183,8 @@ pub struct Training {
     pub overlap_gradients: bool,
     /// Element-wise work.
     pub stack: Stack,
-    /// Whether there is only a forward.
-    pub forward_only: bool,
+    /// What an iteration runs.
+    pub passes: Passes,
     /// Bytes of a weight and activation element.
     pub element_bytes: u64,
     /// Device memory that the runtime takes for itself.
@@ -200,11 +210,16 @@ impl Training {
             gradient_bytes: 2,
             overlap_gradients: true,
             stack: Stack::FUSED,
-            forward_only: false,
+            passes: Passes::ForwardBackward,
             element_bytes: 2,
             reserved: RUNTIME_RESERVE,
             fixed: SimTime::ZERO,
         }
+    }
+
+    /// Whether there is no backward.
+    pub fn forward_only(&self) -> bool {
+        self.passes == Passes::Forward
     }
 
     /// Tokens of a micro-batch on each context-parallel rank.

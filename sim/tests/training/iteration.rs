@@ -3,8 +3,8 @@
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{
-    AttentionKernel, Breakdown, Checkpointing, Context, Grid, Materialised, Sharding, Stack, Training,
-    attention, iteration, layer, work,
+    AttentionKernel, Breakdown, Checkpointing, Context, Grid, Materialised, Passes, Sharding, Stack,
+    Training, attention, iteration, layer, work,
 };
 use ringlab_sim::units::SimTime;
 
@@ -142,7 +142,7 @@ fn attention_tends_to_the_closed_forms() {
 
 #[test]
 fn a_forward_has_no_training_in_it() {
-    let t = Training { forward_only: true, checkpointing: Checkpointing::FullLayer, ..ring(1 << 16) };
+    let t = Training { passes: Passes::Forward, checkpointing: Checkpointing::FullLayer, ..ring(1 << 16) };
     let b = iteration(&llama_7b(), &cluster(1), &t).unwrap();
     assert_eq!((b.optimizer, b.recompute), (SimTime::ZERO, SimTime::ZERO));
     let whole = iteration(&llama_7b(), &cluster(1), &ring(1 << 16)).unwrap();
