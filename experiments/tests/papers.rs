@@ -2,6 +2,7 @@
 
 mod papers {
     mod audit;
+    mod kernels;
     mod report;
     mod tolerances;
 }

@@ -108,7 +108,7 @@ fn table1(setup: &Setup) -> Result<Vec<Row>> {
         let d = seconds(setup, &model, &cluster, &distflash(gpus, seq))?;
         let m = seconds(setup, &model, &cluster, &megatron(Grid::tensor(gpus), seq))?;
         let case = format!("{name} {}, {} a GPU", r.model, r.seq_per_gpu);
-        let row = |quantity, unit| Row::new("table 1", &case, quantity, unit);
+        let row = |quantity, unit| Row::of("table 1", &case, quantity, unit);
         rows.push(row("DistFlashAttn iteration", "s").numbers(r.distflashattn_s_per_iter, d));
         let padded = "padding to 40 or 48 heads also widens what Megatron-LM communicates and its fixed work; the paper \
                       does not say which tensors were padded";
@@ -139,7 +139,7 @@ fn table3(setup: &Setup) -> Result<Vec<Row>> {
         let d = seconds(setup, &model, &cluster, &distflash(gpus, seq))?;
         let ring = seconds(setup, &model, &cluster, &ring_self_attention(setup, gpus, seq)?)?;
         let case = format!("{} node(s), {}", r.nodes, r.timed_seq_total);
-        let row = |quantity, unit| Row::new("table 3", &case, quantity, unit);
+        let row = |quantity, unit| Row::of("table 3", &case, quantity, unit);
         rows.push(row("DistFlashAttn iteration", "s").numbers(r.DFA_s_per_iter, d));
         let fitted = r.nodes == 1;
         rows.push(row("Ring Self-Attention iteration", "s").fitted(fitted).numbers(r.RSA_s_per_iter, ring));
@@ -166,7 +166,7 @@ fn table4(setup: &Setup) -> Result<Vec<Row>> {
         let d = seconds(setup, &model, &cluster, &distflash(16, seq))?;
         let u = seconds(setup, &model, &cluster, &ulysses(16, seq))?;
         let case = format!("2x8 {}, {}", r.model, r.seq_total);
-        let row = |quantity, unit| Row::new("table 4", &case, quantity, unit);
+        let row = |quantity, unit| Row::of("table 4", &case, quantity, unit);
         rows.push(row("Ulysses iteration", "s").numbers(r.ulysses_s_per_iter, u));
         let draft = row("speed-up", "x").inconsistent(contradiction(r.speedup_printed, r.quotient));
         rows.push(draft.numbers(r.speedup_printed, u / d));
@@ -192,7 +192,7 @@ fn table5(setup: &Setup) -> Result<Vec<Row>> {
         let full = Training { checkpointing: Checkpointing::FullLayer, ..ours };
         let (a, b) = (seconds(setup, &model, &cluster, &ours)?, seconds(setup, &model, &cluster, &full)?);
         let case = format!("1x8 LLaMA-7B, {} a GPU", r.seq_per_gpu);
-        let row = |quantity, unit| Row::new("table 5", &case, quantity, unit).because(small);
+        let row = |quantity, unit| Row::of("table 5", &case, quantity, unit).because(small);
         let fitted = r.seq_per_gpu == "1K";
         rows.push(row("rematerialisation-aware iteration", "s").fitted(fitted).numbers(r.ours_s_per_iter, a));
         rows.push(row("HuggingFace checkpointing iteration", "s").numbers(r.hf_ckpt_s_per_iter, b));

@@ -78,7 +78,7 @@ fn distflashattn(setup: &Setup) -> Result<Vec<Row>> {
             ..Training::new(Grid::tensor(GPUS), seq, Schedule::Ring)
         };
         let case = format!("LLaMA-3-70B on 64 H100, {}K", seq / 1024);
-        let row = |what, unit| Row::new("guide to DistFlashAttn", &case, what, unit).because(NO_SOURCE);
+        let row = |what, unit| Row::of("guide to DistFlashAttn", &case, what, unit).because(NO_SOURCE);
         let printed = |x| Cell::Number(x);
         rows.push(row("DistFlashAttn", "TFLOP/s a GPU").judge(printed(r.distflashattn_tflops), ours));
         rows.push(row("Ring Attention", "TFLOP/s a GPU").judge(printed(r.ring_attention_tflops), theirs));
@@ -89,7 +89,7 @@ fn distflashattn(setup: &Setup) -> Result<Vec<Row>> {
             _ => Cell::Oom,
         };
         // The loosest bound: all 64 GPUs in one ring.
-        let draft = Row::new("guide to DistFlashAttn", &case, "speed-up over the ring", "x");
+        let draft = Row::of("guide to DistFlashAttn", &case, "speed-up over the ring", "x");
         let draft = draft.because(NO_BALANCE).bound(balance_bound(GPUS));
         rows.push(draft.judge(printed(r.speedup_printed), gain));
     }
@@ -123,7 +123,7 @@ fn striped() -> Result<Vec<Row>> {
              1.45x",
             balance_bound(p)
         );
-        let row = |what, unit| Row::new("guide to Striped Attention", &case, what, unit);
+        let row = |what, unit| Row::of("guide to Striped Attention", &case, what, unit);
         let draft = row("speed-up over the ring", "x").because(&reason).bound(balance_bound(p));
         rows.push(draft.numbers(r.speedup_printed, gain));
         // The last rank has P - 1/2 blocks, the mean is P/2: the rest of the slots is idle.
@@ -156,7 +156,7 @@ fn overlap_bound() -> Result<Vec<Row>> {
             block_share: 1.0,
         };
         let case = format!("{}, {:.0} GB/s", r.gpu, r.link_bytes_per_s / 1e9);
-        let draft = Row::new("guide to DistFlashAttn", case, "least block to hide a transfer", "tokens");
+        let draft = Row::of("guide to DistFlashAttn", case, "least block to hide a transfer", "tokens");
         rows.push(draft.numbers(r.min_block_tokens_printed, min_block_tokens(&step)));
     }
     Ok(rows)

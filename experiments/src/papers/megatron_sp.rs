@@ -135,7 +135,7 @@ fn table4(setup: &Setup) -> Result<Vec<Row>> {
         let times = layer(&model, &cluster, &run.training(parallel, checkpointing, 1))?;
         let there = 1e3 * times.forward.total().as_secs_f64();
         let back = 1e3 * (times.backward.total() + times.recompute.total()).as_secs_f64();
-        let row = |what| Row::new("table 4", &r.config, what, "ms");
+        let row = |what| Row::of("table 4", &r.config, what, "ms");
         rows.push(row("forward").numbers(r.fwd_ms, there));
         rows.push(row("backward").numbers(r.bwd_ms, back));
         rows.push(row("both").numbers(r.combined_ms, there + back));
@@ -165,7 +165,7 @@ fn iterations(setup: &Setup) -> Result<Vec<Row>> {
             Ok(iteration(&model, &cluster, &training)?.total.as_secs_f64())
         };
         let present = seconds(true, Checkpointing::Selective)?;
-        let row = |what, unit| Row::new("table 5", &r.model, what, unit);
+        let row = |what, unit| Row::of("table 5", &r.model, what, unit);
         if let Some(full) = r.iter_s_full_recompute {
             let recomputed = seconds(false, Checkpointing::FullLayer)?;
             rows.push(row("iteration, full recomputation", "s").numbers(full, recomputed));

@@ -34,9 +34,9 @@ fn table2() -> Result<Vec<Row>> {
             "six times the printed block of {}K are not the printed {}K",
             r.min_block_1e3, r.min_seq_1e3
         );
-        let draft = Row::new("table 2", &r.spec, "minimum block", "1000 tokens");
+        let draft = Row::of("table 2", &r.spec, "minimum block", "1000 tokens");
         rows.push(draft.inconsistent(contradicts.then_some(reason)).numbers(r.min_block_1e3, block));
-        let draft = Row::new("table 2", &r.spec, "minimum sequence", "1000 tokens");
+        let draft = Row::of("table 2", &r.spec, "minimum sequence", "1000 tokens");
         rows.push(draft.numbers(r.min_seq_1e3, 6.0 * block));
     }
     Ok(rows)
@@ -95,9 +95,8 @@ fn devices(setup: &Setup, hardware: &str) -> Result<Devices> {
     let (count, gib, kept) = match hardware {
         "8x A100 NVLink" => (8.0, setup.value("GiB of a GPU in the 8x A100 server")?, gpu),
         "32x A100 InfiniBand" => (32.0, 80.0, gpu),
-        "TPUv3-512" => (256.0, 16.0, tpu),
         "TPUv4-1024" => (512.0, 32.0, tpu),
-        "TPUv5e-256" => (256.0, 16.0, tpu),
+        "TPUv3-512" | "TPUv5e-256" => (256.0, 16.0, tpu),
         other => anyhow::bail!("no memory for {other:?}"),
     };
     Ok(Devices { count, memory: gib * GIB, kept })
@@ -115,12 +114,12 @@ fn table3(setup: &Setup) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for r in printed::<Table3>(include_str!("../../papers/ring-attention/table3_max_context.csv"))? {
         let (shape, devices) = (Shape::of(&r.model)?, devices(setup, &r.hardware)?);
-        let powers = (0..24).map(|k| f64::from(1u32 << k));
-        let fitting = powers.filter(|c| bytes(&shape, &devices, state, *c) <= devices.memory);
-        let tokens = fitting.last().unwrap_or(0.0);
+        let mut powers = (0..24).rev().map(|k| f64::from(1u32 << k));
+        let fits = |c: &f64| bytes(&shape, &devices, state, *c) <= devices.memory;
+        let tokens = powers.find(fits).unwrap_or(0.0);
         let fitted = (r.hardware.as_str(), r.model.as_str()) == ("TPUv4-1024", "7B");
         let draft =
-            Row::new("table 3", format!("{} {}", r.hardware, r.model), "longest context", "1024 tokens");
+            Row::of("table 3", format!("{} {}", r.hardware, r.model), "longest context", "1024 tokens");
         rows.push(draft.fitted(fitted).numbers(r.ring_attention as f64, tokens * devices.count / 1024.0));
     }
     Ok(rows)
@@ -153,7 +152,7 @@ fn table4(setup: &Setup) -> Result<Vec<Row>> {
         let predicted = r.MFU_BPT * relative(r.ctx_ring_1e3) / relative(r.ctx_BPT_1e3);
         let case = format!("{} on {}", r.model, r.compute);
         let fitted = case == "7B on 8x A100";
-        let row = |what| Row::new("table 4", &case, what, "%").fitted(fitted);
+        let row = |what| Row::of("table 4", &case, what, "%").fitted(fitted);
         rows.push(row("MFU expected of the ring").numbers(r.MFU_expected_ring, predicted));
         rows.push(row("MFU of the ring").numbers(r.MFU_ring, predicted));
     }

@@ -97,7 +97,7 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
             let cell = |text: &str| Cell::parse(text).unwrap_or(Cell::Oom);
             let fitted = p == 1 && r.seq == 512 && what.starts_with("tensor");
             let longest = p == 8 && r.seq == 2048 && !what.starts_with("tensor");
-            let row = |quantity, unit| Row::new("table 4", &case, quantity, unit);
+            let row = |quantity, unit| Row::of("table 4", &case, quantity, unit);
             rows.push(
                 row("memory", "MB").because(UNKNOWN).fitted(longest).judge(cell(memory), or_oom(needed)),
             );

@@ -114,7 +114,7 @@ const TOLERANCES: [u32; 5] = [1, 2, 5, 10, 15];
 
 impl Row {
     /// A number of `table` for `case`.
-    pub fn new(table: &str, case: impl Into<String>, quantity: &str, unit: &'static str) -> Draft {
+    pub fn of(table: &str, case: impl Into<String>, quantity: &str, unit: &'static str) -> Draft {
         Draft(Self {
             table: table.to_owned(),
             case: case.into(),

@@ -14,11 +14,16 @@ use super::setup::Setup;
 
 #[derive(Deserialize)]
 struct Model {
-    model: String,
-    n_vocab: u64,
-    d_model: u64,
-    d_ff: u64,
-    n_layer: u64,
+    #[serde(rename = "model")]
+    name: String,
+    #[serde(rename = "n_vocab")]
+    vocab: u64,
+    #[serde(rename = "d_model")]
+    hidden: u64,
+    #[serde(rename = "d_ff")]
+    intermediate: u64,
+    #[serde(rename = "n_layer")]
+    layers: u64,
 }
 
 #[derive(Deserialize)]
@@ -80,7 +85,7 @@ const BACKWARD_BYTES: f64 = 4.0 + 2.0 + 4.0 + 4.0;
 fn step(machine: &Machine, model: &Model, point: &Point) -> Step {
     let (p, c) = (point.seq_parallel as f64, (point.n_seq / point.seq_parallel) as f64);
     let mp = point.model_parallel as f64;
-    let (d, ff) = (model.d_model as f64, model.d_ff as f64);
+    let (d, ff) = (model.hidden as f64, model.intermediate as f64);
     let width = d / mp;
     let (visited, all) = tiles(point.n_seq / point.seq_parallel, machine);
     let area = (machine.tile_q * machine.tile_kv) as f64;
@@ -88,8 +93,8 @@ fn step(machine: &Machine, model: &Model, point: &Point) -> Step {
     // The carry of queries, in and out, three times; parts of dk and dv written, read twice and written again.
     let carry =
         4.0 * width * (2.0 * 3.0 * machine.tile_q as f64 + 4.0 * machine.tile_kv as f64) / machine.memory;
-    let dense = 2.0 * (4.0 * d * d + 2.0 * d * ff)
-        + 2.0 * (model.n_vocab * model.d_model) as f64 / model.n_layer as f64;
+    let dense =
+        2.0 * (4.0 * d * d + 2.0 * d * ff) + 2.0 * (model.vocab * model.hidden) as f64 / model.layers as f64;
     let products = (FORWARDS + 2.0) * c * dense / mp / machine.matmul;
     let rounds = p * c * width * (FORWARDS * FORWARD_BYTES + BACKWARD_BYTES) / machine.link;
     // Two all-reduces a pass over the model-parallel ranks, bf16, each way 2 (mp-1)/mp of the payload.
@@ -112,16 +117,16 @@ const LOSSES: &str = "below one tile a block nothing can be skipped, which makes
                       neighbour, which the model leaves out";
 
 fn row(setup: &Setup, models: &[Model], point: &Point) -> Result<Row> {
-    let model = models.iter().find(|m| m.model == point.model).context("a model of the table")?;
+    let model = models.iter().find(|m| m.name == point.model).context("a model of the table")?;
     let hardware = ["A100", "TPUv3", "TPUv4"].into_iter().find(|h| point.hardware.starts_with(h));
     let hardware = hardware.context("hardware of the table")?;
     let times = step(&Machine::of(setup, hardware)?, model, point);
     let bound = striped_maximum(&StripedStep {
         tokens: point.n_seq,
-        hidden: model.d_model,
-        intermediate: model.d_ff,
-        vocab: model.n_vocab,
-        layers: model.n_layer,
+        hidden: model.hidden,
+        intermediate: model.intermediate,
+        vocab: model.vocab,
+        layers: model.layers,
         ranks: point.seq_parallel,
         attention_slowdown: if hardware == "A100" { 2.0 } else { 1.0 },
     });
@@ -129,7 +134,7 @@ fn row(setup: &Setup, models: &[Model], point: &Point) -> Result<Row> {
     let case = format!("{} {}, mp {mp}, sp {sp}, block {c}", point.hardware, point.model);
     let fitted = hardware == "A100" && (point.model.as_str(), mp, sp, c) == ("3B", 2, 4, 16384);
     let table = if hardware == "TPUv3" { "TPUv3" } else { "A100 and TPUv4" };
-    let draft = Row::new(table, case, "speed-up over Ring Attention", "x").bound(bound);
+    let draft = Row::of(table, case, "speed-up over Ring Attention", "x").bound(bound);
     let predicted = (times.ring + times.rest) / (times.striped + times.rest);
     Ok(draft.because(LOSSES).fitted(fitted).numbers(point.speedup_printed, predicted))
 }

@@ -45,18 +45,18 @@ gated_mlp = false
 "#;
 
 /// Dense attention: no mask.
-fn dense(training: Training) -> Training {
+fn dense(training: &Training) -> Training {
     Training {
         context: Context { causal: false, ..training.context },
         checkpointing: Checkpointing::FullLayer,
         stack: Stack::MEGATRON,
-        ..training
+        ..*training
     }
 }
 
 fn training(setup: &Setup, point: &Point) -> Result<Training> {
     let (gpus, seq) = (point.gpus, tokens(&point.seq)?);
-    let ring = |grid| dense(Training::new(grid, seq, Schedule::Ring));
+    let ring = |grid| dense(&Training::new(grid, seq, Schedule::Ring));
     Ok(match point.method.as_str() {
         "Ulysses" => {
             let batch = (setup.value("Ulysses tokens a step")? as u64 / seq).max(1);
@@ -117,7 +117,7 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
         let rate = flops(model, &training) / found.time.total.as_secs_f64() / r.gpus as f64 / 1e12;
         let predicted = if found.memory.over.is_some() { Cell::Oom } else { Cell::Number(rate) };
         let case = format!("{} on {}, {}", r.model, r.gpus, r.seq);
-        let draft = Row::new("throughput", case, &r.method, "TFLOP/s a GPU");
+        let draft = Row::of("throughput", case, &r.method, "TFLOP/s a GPU");
         rows.push(draft.because(CHOICES).judge(published, predicted));
     }
     Ok(rows)

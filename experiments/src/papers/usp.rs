@@ -105,7 +105,7 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
         let fitted = plain && (r.seq == "512" || (r.seq == "128K" && r.head_size == 32));
         let predicted = Cell::Number(1.0 / r.time(setup, &cluster)?);
         let table = if matches!(r.seq.as_str(), "512" | "8K") { "host-bound" } else { "device-bound" };
-        let draft = Row::new(table, case, "iterations", "1/s").fitted(fitted);
+        let draft = Row::of(table, case, "iterations", "1/s").fitted(fitted);
         rows.push(draft.because(NOISE).judge(published, predicted));
     }
     Ok(rows)

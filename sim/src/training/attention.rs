@@ -116,7 +116,7 @@ fn simulated(
 }
 
 /// Peak of what is neither input nor result, on the rank that has most of it.
-fn buffers(plan: &Plan) -> Bytes {
+pub fn buffers(plan: &Plan) -> Bytes {
     let of_rank = |p: &crate::plan::Program| {
         let kept = p.buffers.iter().filter(|b| b.role != Role::Scratch).map(|b| b.bytes.0).sum::<u64>();
         p.peak_memory().0.saturating_sub(kept)

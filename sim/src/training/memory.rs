@@ -2,13 +2,12 @@
 
 use serde::Serialize;
 
+use super::TrainingError;
 use super::attention;
 use super::setup::{AttentionKernel, Checkpointing, Sharding, Training};
 use super::work;
-use super::{TrainingError, attention::plan};
 use crate::config::cluster::Cluster;
 use crate::config::model::Model;
-use crate::plan::Role;
 use crate::problem::Pass;
 use crate::units::Bytes;
 
@@ -161,10 +160,10 @@ pub fn stage_memory(
         capacity: cluster.device.memory,
         over: None,
     };
-    // The last stage's logits are gone before its deepest layer is at work again.
+    // Logits are gone before the deepest layer is at work again.
     let phase = Bytes(m.logits.0.max(m.working.0 + m.attention.0));
     m.total = m.weights + m.gradients + m.optimizer + m.activations + phase + m.reserved;
-    (m.over, m.capacity) = (m.total.0.checked_sub(m.capacity.0).filter(|&b| b > 0).map(Bytes), m.capacity);
+    m.over = m.total.0.checked_sub(m.capacity.0).filter(|&b| b > 0).map(Bytes);
     Ok(m)
 }
 
@@ -203,12 +202,7 @@ fn attention_buffers(model: &Model, training: &Training) -> Result<Bytes, Traini
         return Ok(kernel.live_bytes(&shape, queries, training.seq));
     }
     let pass = if training.forward_only() { Pass::Forward } else { Pass::Backward };
-    let plan = plan(training, shape, pass)?;
-    let of_rank = |p: &crate::plan::Program| {
-        let kept = p.buffers.iter().filter(|b| b.role != Role::Scratch).map(|b| b.bytes.0).sum::<u64>();
-        p.peak_memory().0.saturating_sub(kept)
-    };
-    Ok(Bytes(plan.programs.iter().map(of_rank).max().unwrap_or(0)))
+    Ok(attention::buffers(&attention::plan(training, shape, pass)?))
 }
 
 /// Longest sequence to look for.

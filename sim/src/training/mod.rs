@@ -8,6 +8,7 @@ pub mod attention;
 pub mod collective;
 mod grid;
 mod iteration;
+mod kernels;
 mod materialised;
 mod memory;
 mod setup;
@@ -23,6 +24,7 @@ use crate::schedule::BuildError;
 
 pub use grid::{Grid, GridError, legal_contexts};
 pub use iteration::{Breakdown, LayerTime, LayerTimes, iteration, layer};
+pub use kernels::KernelFamily;
 pub use materialised::Materialised;
 pub use memory::{
     Longest, Memory, layer_activations, layer_kept, longest, memory, stage_memory, stage_weights,

@@ -22,16 +22,19 @@ pub struct LayerWork {
 /// Weights of one layer on one tensor-parallel rank, with padded heads and the rank's share of experts.
 pub fn layer_weights(model: &Model, training: &Training) -> u64 {
     let experts = model.experts.map_or(1, |moe| moe.count / training.grid.experts);
-    let router = model.experts.map_or(0, |moe| moe.count * model.hidden);
-    (attention_weights(model, training) + experts * model.mlp_weights()) / training.grid.tp
-        + router
-        + 2 * model.hidden
+    let cut = attention_weights(model, training) + experts * model.mlp_weights();
+    let norms = 2 * model.hidden;
+    cut / training.grid.tp + router_weights(model) + norms
+}
+
+fn router_weights(model: &Model) -> u64 {
+    model.experts.map_or(0, |moe| moe.count * model.hidden)
 }
 
 /// Query heads with the padding that the grid needs.
 pub fn padded_heads(model: &Model, training: &Training) -> u64 {
-    let tp = training.grid.tp * training.grid.ulysses;
-    training.grid.heads_per_rank(model.heads) * tp
+    let parts = training.grid.tp * training.grid.ulysses;
+    training.grid.heads_per_rank(model.heads) * parts
 }
 
 /// Weights of the projections; only tensor-parallel padding grows them, Ulysses pads activations.
@@ -44,54 +47,44 @@ fn attention_weights(model: &Model, training: &Training) -> u64 {
 /// The layer's work for `tokens` tokens of a context-parallel rank.
 pub fn layer(model: &Model, training: &Training, tokens: u64) -> LayerWork {
     let (t, tp) = (tokens as f64, training.grid.tp as f64);
-    let active = model.experts.map_or(1, |moe| moe.active) as f64;
-    let router = model.experts.map_or(0, |moe| moe.count * model.hidden) as f64;
+    let active = model.experts.map_or(1, |moe| moe.active);
     let attention = attention_weights(model, training) as f64;
-    let mlp = model.mlp_weights() as f64 * active;
-    let matrices = if model.gated_mlp { 3.0 } else { 2.0 };
-    let out = (model.hidden * model.head_dim * padded_heads(model, training)) as f64;
-    let gathered = attention - out.min(attention) + mlp * (matrices - 1.0) / matrices;
-    let (h, f) = (model.hidden as f64, model.intermediate as f64 * active);
-    let qkv = ((model.heads + 2 * model.kv_heads) * model.head_dim) as f64;
-    let stack = &training.stack;
-    let residual = stack.residual * h / if training.sequence_parallel { tp } else { 1.0 };
-    let weights = layer_weights(model, training) as f64;
-    let e = training.element_bytes as f64;
-    Work { t, tp }.layer(
-        attention + mlp,
-        gathered,
-        router,
-        residual,
-        (stack.qkv * qkv + stack.mlp * f) / tp,
-        e * (weights + t * (2.0 * h + (2.0 * qkv + 2.0 * f) / tp)),
-    )
-}
-
-struct Work {
-    t: f64,
-    tp: f64,
-}
-
-impl Work {
-    fn layer(
-        &self,
-        dense: f64,
-        gathered: f64,
-        router: f64,
-        residual: f64,
-        cut: f64,
-        streamed: f64,
-    ) -> LayerWork {
-        LayerWork {
-            flops: Flops(2.0 * self.t * (dense / self.tp + router)),
-            gathered_flops: Flops(2.0 * self.t * gathered / self.tp),
-            elementwise: Bytes((self.t * (residual + cut)) as u64),
-            streamed: Bytes(streamed as u64),
-        }
+    let mlp = (model.mlp_weights() * active) as f64;
+    let last_matrices = (model.hidden * model.intermediate * active) as f64;
+    let output = (model.hidden * model.head_dim * model.heads.next_multiple_of(training.grid.tp)) as f64;
+    LayerWork {
+        flops: Flops(2.0 * t * ((attention + mlp) / tp + router_weights(model) as f64)),
+        gathered_flops: Flops(2.0 * t * (attention - output + mlp - last_matrices) / tp),
+        elementwise: elementwise(model, training, tokens),
+        streamed: streamed(model, training, tokens),
     }
 }
 
-/// FLOPs of the output head and bytes of its loss, forward, for `tokens` tokens.
+fn qkv_width(model: &Model) -> f64 {
+    ((model.heads + 2 * model.kv_heads) * model.head_dim) as f64
+}
+
+fn mlp_width(model: &Model) -> f64 {
+    (model.intermediate * model.experts.map_or(1, |moe| moe.active)) as f64
+}
+
+/// Norms, residual additions and dropouts on all tokens, or with sequence parallelism on 1/tp of them; the inside of
+/// the blocks on 1/tp of their width.
+fn elementwise(model: &Model, training: &Training, tokens: u64) -> Bytes {
+    let (stack, tp) = (&training.stack, training.grid.tp as f64);
+    let cut = if training.sequence_parallel { tp } else { 1.0 };
+    let inside = stack.qkv * qkv_width(model) + stack.mlp * mlp_width(model);
+    Bytes((tokens as f64 * (stack.residual * model.hidden as f64 / cut + inside / tp)) as u64)
+}
+
+fn streamed(model: &Model, training: &Training, tokens: u64) -> Bytes {
+    let inside = 2.0 * (qkv_width(model) + mlp_width(model)) / training.grid.tp as f64;
+    let activations = tokens as f64 * (2.0 * model.hidden as f64 + inside);
+    let elements = layer_weights(model, training) as f64 + activations;
+    Bytes((training.element_bytes as f64 * elements) as u64)
+}
+
+/// FLOPs of the output head, forward, and bytes of its loss, both directions, for `tokens` tokens.
 pub fn head(model: &Model, training: &Training, tokens: u64) -> (Flops, Bytes) {
     let (t, v) = (tokens as f64, model.vocab as f64 / training.grid.tp as f64);
     (Flops(2.0 * t * v * model.hidden as f64), Bytes((t * v * training.stack.logits) as u64))

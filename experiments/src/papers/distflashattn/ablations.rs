@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::distflash;
 use crate::papers::printed;
-use crate::papers::row::Row;
+use crate::papers::row::{Draft, Row};
 use crate::papers::setup::Setup;
 use crate::presets;
 
@@ -34,9 +34,9 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for r in printed::<Ablation>(include_str!("../../../papers/distflashattn/ablations.csv"))? {
         let case = r.label.split(' ').next().unwrap_or_default().to_owned();
-        let draft = |unit| Row::new("ablations", &case, &r.quantity, unit);
+        let draft = |unit| Row::of("ablations", &case, &r.quantity, unit);
         for (published, predicted, unit) in lab.figures(&r.quantity, &r.value)? {
-            rows.push(lab.explained(draft(unit), &r.quantity).numbers(published, predicted));
+            rows.push(explained(draft(unit), &r.quantity).numbers(published, predicted));
         }
     }
     rows.append(&mut lab.sends()?);
@@ -46,9 +46,8 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
 /// Published, predicted, unit.
 type Figure = (f64, f64, &'static str);
 
-impl Lab<'_> {
-    fn explained(&self, draft: crate::papers::row::Draft, quantity: &str) -> crate::papers::row::Draft {
-        match quantity {
+fn explained(draft: Draft, quantity: &str) -> Draft {
+    match quantity {
             "idle fraction balanced" => draft.because(
                 "the paper divides P/2 idle pairs by P^2; of the P (P/2 + 1) step-slots that its loop has, they are \
                  1/(P+2)",
@@ -58,8 +57,9 @@ impl Lab<'_> {
             ),
             _ => draft,
         }
-    }
+}
 
+impl Lab<'_> {
     fn figures(&self, quantity: &str, value: &str) -> Result<Vec<Figure>> {
         let number = || value.split('.').count() <= 2 && value.parse::<f64>().is_ok();
         let p = 8.0;
@@ -183,12 +183,12 @@ impl Lab<'_> {
             };
             let case = format!("P=8 rank {}", r.rank);
             let cells = [
-                ("messages with k and v", r.kv_sends, Tensor::KeyValue),
-                ("messages with q", r.q_sends, Tensor::Query),
+                ("messages with k and v", r.kv, Tensor::KeyValue),
+                ("messages with q", r.q, Tensor::Query),
                 ("messages with partial o", r.o_returns, Tensor::State),
             ];
             for (what, printed, tensor) in cells {
-                rows.push(Row::new("sends", &case, what, "").numbers(printed, sent(tensor)));
+                rows.push(Row::of("sends", &case, what, "").numbers(printed, sent(tensor)));
             }
         }
         Ok(rows)
@@ -198,8 +198,10 @@ impl Lab<'_> {
 #[derive(Deserialize)]
 struct Sends {
     rank: u32,
-    kv_sends: f64,
-    q_sends: f64,
+    #[serde(rename = "kv_sends")]
+    kv: f64,
+    #[serde(rename = "q_sends")]
+    q: f64,
     o_returns: f64,
 }
 
@@ -252,7 +254,7 @@ pub fn lightseq(setup: &Setup) -> Result<Vec<Row>> {
             "LightSeq communication GQA" => both(&gqa, &links)?.0,
             _ => megatron_module(&cluster, &mha),
         };
-        let draft = Row::new("attention module", "2x8 LLaMA-7B, 4K a GPU", &r.quantity, "ms");
+        let draft = Row::of("attention module", "2x8 LLaMA-7B, 4K a GPU", &r.quantity, "ms");
         rows.push(draft.because(QUERY_SIDE).numbers(r.ms, predicted));
     }
     Ok(rows)

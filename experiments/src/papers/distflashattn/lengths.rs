@@ -49,7 +49,7 @@ pub fn table2(setup: &Setup) -> Result<Vec<Row>> {
     for r in printed::<Table2>(include_str!("../../../papers/distflashattn/table2_max_length.csv"))? {
         for ((name, heads), cell) in MODELS.iter().zip([&r.h16, &r.h8, &r.h4, &r.h2]) {
             let found = longest(&presets::model(name)?, &cluster, &method(&r.method, *heads))?;
-            let draft = Row::new("table 2", format!("{name}, {}", r.method), "longest sequence", "tokens");
+            let draft = Row::of("table 2", format!("{name}, {}", r.method), "longest sequence", "tokens");
             let near = "at 512K the model fills 92% of the memory; the allocator's fragmentation decides, which it does not have";
             rows.push(draft.because(near).numbers(tokens(cell)? as f64, found.power_of_two as f64));
         }
@@ -72,12 +72,12 @@ pub fn table3(setup: &Setup, model: &Model) -> Result<Vec<Row>> {
         let gpus = u64::from(cluster.gpus());
         let case = format!("{} node(s)", r.nodes);
         let rsa = longest(model, &cluster, &ring_self_attention(setup, gpus, 0)?)?.power_of_two;
-        let draft = Row::new("table 3", &case, "longest sequence, Ring Self-Attention", "tokens");
+        let draft = Row::of("table 3", &case, "longest sequence, Ring Self-Attention", "tokens");
         rows.push(draft.numbers(tokens(&r.max_len_RSA)? as f64, rsa as f64));
         let at_least = tokens(&r.max_len_DFA)?;
         let ours = longest(model, &cluster, &distflash(gpus, 0))?.power_of_two;
         let draft =
-            Row::new("table 3", &case, "longest sequence, DistFlashAttn (printed: more than)", "tokens");
+            Row::of("table 3", &case, "longest sequence, DistFlashAttn (printed: more than)", "tokens");
         // Printed as a lower limit: anything from there on agrees.
         rows.push(draft.numbers(at_least as f64, if ours > at_least { at_least } else { ours } as f64));
     }
@@ -108,7 +108,7 @@ pub fn table6(setup: &Setup) -> Result<Vec<Row>> {
             let stage = (r.node - 1) * 4 + gpu / 2;
             let memory = stage_memory(&model, &cluster, &training, stage)?;
             let case = format!("node {} GPU {gpu}", r.node);
-            let draft = Row::new("table 6", case, "memory", "GB");
+            let draft = Row::of("table 6", case, "memory", "GB");
             rows.push(draft.numbers(cell, memory.total.0 as f64 / 1e9));
         }
     }
