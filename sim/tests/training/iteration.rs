@@ -1,5 +1,6 @@
 //! Times against closed forms, and the parts against their sum.
 
+use ringlab_sim::plan::Tensor;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{
@@ -178,4 +179,22 @@ fn sharding_costs_traffic_only_where_it_is_exposed() {
     let layers = (m.parameters() - 2 * m.vocab * m.hidden + 64 * m.hidden) as f64;
     let expected = 2.0 * 15.0 / 16.0 * 2.0 * layers / 80e9;
     assert!((of(Sharding::None, 1 << 16) / expected - 1.0).abs() < 1e-3);
+}
+
+/// 2 D bytes and two floats a row instead of D + 2 floats; keys and queries as before.
+#[test]
+fn partial_results_travel_in_the_element_type_if_asked_to() {
+    let bytes = |half_partials, pass, tensor| {
+        let context = Context { half_partials, ..Context::new(Schedule::DistFlash) };
+        let training = Training { context, ..ring(1 << 14) };
+        let plan = attention::plan(&training, attention::shape(&llama_7b(), &training), pass).unwrap();
+        plan.messages.iter().filter(|m| m.tensor == tensor).map(|m| m.bytes.0).sum::<u64>()
+    };
+    let rows = 2048 * 32 * 6; // six helped blocks at P = 8
+    assert_eq!(bytes(false, Pass::Forward, Tensor::State), rows * 4 * 130);
+    assert_eq!(bytes(true, Pass::Forward, Tensor::State), rows * (2 * 128 + 8));
+    for tensor in [Tensor::QueryGrad, Tensor::KeyValueGrad] {
+        assert_eq!(bytes(false, Pass::Backward, tensor), 2 * bytes(true, Pass::Backward, tensor));
+    }
+    assert_eq!(bytes(false, Pass::Forward, Tensor::KeyValue), bytes(true, Pass::Forward, Tensor::KeyValue));
 }
