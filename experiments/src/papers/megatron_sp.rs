@@ -153,6 +153,9 @@ struct Iteration {
     mfu: String,
 }
 
+const SUSTAINED: &str = "products are taken at 265 TFLOP/s, a short run's rate; under hours of load at the power limit the \
+                         clock falls, and the larger the model the larger the products' share";
+
 fn iterations(setup: &Setup) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for r in printed::<Iteration>(include_str!("../../papers/megatron-sp/iteration.csv"))? {
@@ -165,7 +168,7 @@ fn iterations(setup: &Setup) -> Result<Vec<Row>> {
             Ok(iteration(&model, &cluster, &training)?.total.as_secs_f64())
         };
         let present = seconds(true, Checkpointing::Selective)?;
-        let row = |what, unit| Row::of("table 5", &r.model, what, unit);
+        let row = |what, unit| Row::of("table 5", &r.model, what, unit).because(SUSTAINED);
         if let Some(full) = r.iter_s_full_recompute {
             let recomputed = seconds(false, Checkpointing::FullLayer)?;
             rows.push(row("iteration, full recomputation", "s").numbers(full, recomputed));

@@ -94,7 +94,11 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
             other => bail!("no implementation {other:?}"),
         };
         let case = format!("{}, {}, {}", r.api, r.pass, r.r#impl);
-        let row = |what, unit| Row::of("README", &case, what, unit).because(ODD);
+        let stripes = r.r#impl == "stripe";
+        let row = |what, unit| {
+            let draft = Row::of("README", &case, what, unit);
+            if stripes { draft.because(ODD) } else { draft }
+        };
         rows.push(row("iterations", "1/s").numbers(r.iters_per_s, 1.0 / time));
         if let Some(percent) = r.pct_of_theoretic {
             rows.push(row("of one GPU's rate / 8", "%").numbers(percent, 100.0 * RANKS as f64 * one / time));

@@ -106,7 +106,9 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
         let predicted = Cell::Number(1.0 / r.time(setup, &cluster)?);
         let table = if matches!(r.seq.as_str(), "512" | "8K") { "host-bound" } else { "device-bound" };
         let draft = Row::of(table, case, "iterations", "1/s").fitted(fitted);
-        rows.push(draft.because(NOISE).judge(published, predicted));
+        // Nothing accounts for the rows at 32K, three times slower than their work.
+        let draft = if r.seq == "32K" { draft } else { draft.because(NOISE) };
+        rows.push(draft.judge(published, predicted));
     }
     Ok(rows)
 }
