@@ -55,9 +55,9 @@ fn simulate((plan, mut machine): (Plan, Machine)) -> ringlab_sim::units::SimTime
 #[library_benchmark]
 #[bench::ring(plan(Schedule::Ring, 1 << 20, 64))]
 #[bench::striped(plan(Schedule::Striped { block: 1 }, 1 << 20, 64))]
-#[expect(clippy::needless_pass_by_value, reason = "the set-up gives what it makes")]
-fn prove(plan: Plan) -> check::Proof {
-    check::prove(black_box(&plan)).unwrap()
+fn prove(plan: Plan) -> (Plan, check::Proof) {
+    let proof = check::prove(black_box(&plan)).unwrap();
+    (plan, proof)
 }
 
 library_benchmark_group!(name = plans; benchmarks = build, simulate, prove);
