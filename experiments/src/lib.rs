@@ -8,6 +8,7 @@ mod figures;
 mod grid;
 mod output;
 mod overrides;
+pub mod papers;
 mod predict;
 pub mod presets;
 mod report;
