@@ -95,11 +95,10 @@ pub struct SetupArgs {
     /// Preset name or TOML file of the cluster, or its text.
     #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
     pub cluster: String,
-    /// Rate of a link inside a node, each way, instead of the cluster's, e.g. "200 GB/s"; what transfers reach over it
-    /// changes in proportion.
+    /// What a transfer inside a node reaches and a link carries, each way, instead of the cluster's, e.g. "200 GB/s".
     #[arg(long, help_heading = "Machine and model")]
     pub link_bandwidth: Option<BytesPerSec>,
-    /// Rate of a NIC, each way, instead of the cluster's; what transfers reach changes in proportion.
+    /// What a transfer between nodes reaches and a NIC carries, each way, instead of the cluster's.
     #[arg(long, help_heading = "Machine and model")]
     pub nic_bandwidth: Option<BytesPerSec>,
     /// Preset name, TOML file or HuggingFace config.json of the model, or its text.

@@ -11,7 +11,8 @@ use crate::args::{Format, OutputArgs};
 /// Version of the JSON and CSV formats; it grows when a field changes its meaning or goes away.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Writes `bytes` to `path` through a temporary file beside it.
+/// Writes `bytes` to `path` through a temporary file beside it. A link is followed; what is no ordinary file, such as
+/// `/dev/null` or a pipe, cannot be replaced and is written into.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_file_with(path, |out| Ok(out.write_all(bytes)?))
 }
@@ -118,4 +119,26 @@ fn csv_text<Row: Serialize>(rows: &[Row]) -> Result<String> {
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>());
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    #[test]
+    fn devices_stay_devices_and_links_stay_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link, null) =
+            (folder.path().join("file"), folder.path().join("link"), folder.path().join("null"));
+        symlink(&file, &link).unwrap();
+        symlink("/dev/null", &null).unwrap();
+        write_file(&file, b"old").unwrap();
+        write_file(&link, b"new").unwrap();
+        write_file(&null, b"gone").unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"new");
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(std::fs::metadata(&null).unwrap().file_type().is_char_device());
+        assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    }
 }

@@ -2,7 +2,8 @@
 
 mod row;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
 use ringlab_sim::engine;
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
@@ -71,9 +72,10 @@ pub struct Report<'a> {
 }
 
 impl Prediction {
-    /// Simulates every schedule of `setup`. A schedule that cannot take the problem is left out with a remark if
+    /// Simulates every schedule of `setup`. Of several, one that cannot take the problem is left out with a remark if
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
+        let tolerant = tolerant && setup.schedules.len() > 1;
         let gpus = setup.cluster.gpus();
         if setup.cp > gpus {
             bail!(
@@ -83,8 +85,11 @@ impl Prediction {
                 setup.cp
             );
         }
+        let simulate_one = |&schedule| simulate(setup, schedule, setup.cp);
+        let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();
+        let mut results = results.into_iter();
         let (simulated, left_out) =
-            setup.each_schedule(tolerant, |schedule| simulate(setup, schedule, setup.cp))?;
+            setup.each_schedule(tolerant, |_| results.next().context("a schedule was not simulated")?)?;
         let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
             Some(ring) => Some(row::Baseline::of(ring)),
             None => simulate(setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),
