@@ -81,13 +81,11 @@ pub fn model_text(name: &str) -> Option<String> {
 /// A [`ConfigError`] for a name that is neither preset nor file, a file that cannot be read as text, or text
 /// that is no cluster.
 pub fn cluster(name: &str) -> Result<Cluster, ConfigError> {
-    match built_in_cluster(name) {
-        Some(cluster) => cluster,
-        None => {
-            let other = model_names().iter().any(|model| model.eq_ignore_ascii_case(name)).then_some("model");
-            Cluster::parse(name, &read("cluster", name, &cluster_names(), other)?)
-        }
+    if let Some(cluster) = built_in_cluster(name) {
+        return cluster;
     }
+    let other = model_names().iter().any(|model| model.eq_ignore_ascii_case(name)).then_some("model");
+    Cluster::parse(name, &read("cluster", name, &cluster_names(), other)?)
 }
 
 /// A cluster by preset name or by size; `None` when there is none of this name.

@@ -40,7 +40,8 @@ impl Cell {
         text.parse().ok().map(Self::Number)
     }
 
-    pub(super) fn text(self) -> String {
+    /// As a person reads it.
+    pub fn text(self) -> String {
         match self {
             Self::Oom => "OOM".to_owned(),
             Self::Number(x) if x != 0.0 && x.abs() < 0.1 => format!("{x:.4}"),
