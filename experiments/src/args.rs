@@ -30,6 +30,8 @@ pub enum Command {
     Layout(LayoutArgs),
     /// Serve a page on this machine to see and change all of it.
     Explore(ExploreArgs),
+    /// Published tables beside their predictions, and an audit of claims.
+    Paper(PaperArgs),
     /// List the built-in clusters and models, or print one as TOML.
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
@@ -262,6 +264,32 @@ pub struct LayoutArgs {
     pub setup: SetupArgs,
     #[command(flatten)]
     pub out: OutputArgs,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab paper list
+  ringlab paper distflashattn
+  ringlab paper all --format json -o papers.json --report papers.html
+  ringlab paper audit --cluster hgx-h200 --seq 1Mi")]
+pub struct PaperArgs {
+    /// A paper's name, `all`, `list`, or `audit` for the guides' claims.
+    #[arg(default_value = "list")]
+    pub name: String,
+    #[command(flatten)]
+    pub out: OutputArgs,
+    /// Write one self-contained page with tables that sort.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// Preset name or TOML file of the cluster that the audit compares systems on.
+    #[arg(long, default_value = crate::papers::audit::DEFAULT.0)]
+    pub cluster: String,
+    /// Preset name, TOML file or HuggingFace config.json of the audit's model.
+    #[arg(long, default_value = crate::papers::audit::DEFAULT.1)]
+    pub model: String,
+    /// Tokens of the audit's sequence [default: 128Ki].
+    #[arg(long)]
+    pub seq: Option<Tokens>,
 }
 
 #[derive(Args)]

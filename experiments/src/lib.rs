@@ -8,6 +8,7 @@ mod figures;
 mod grid;
 mod output;
 mod overrides;
+pub mod papers;
 mod predict;
 pub mod presets;
 mod report;
@@ -61,6 +62,7 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Layout(args) => commands::layout::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Explore(args) => commands::explore::run(args),
+        Command::Paper(args) => commands::paper::run(args),
         Command::Presets(args) => commands::presets::run(args),
     }
 }

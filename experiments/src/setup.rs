@@ -114,6 +114,10 @@ impl Setup {
                 ));
             }
         }
+        notes.extend(model.layer_note());
+        if let Some(stored) = model.stored_dtype.filter(|&d| d != shape.dtype) {
+            notes.push(format!("the model is stored in {stored}, this is for {} (--dtype)", shape.dtype));
+        }
         if u64::from(shape.kv_heads) > model.kv_heads && u64::from(shape.heads) == model.heads {
             let times = f64::from(shape.kv_heads) / model.kv_heads as f64;
             notes

@@ -100,13 +100,17 @@ fn figures(rows: &[Row]) -> String {
 }
 
 fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
-    let mut lines = vec![
-        format!(
-            "time: one layer; the model has {}, so attention takes {} for {}",
+    let all_layers = match setup.model.layer_mix {
+        Some(_) => "layers differ, so there is no figure for all of them".to_owned(),
+        None => format!(
+            "the model has {}, so attention takes {} for {}",
             setup.model.layers,
             seconds(rows[0].makespan_s * setup.model.layers as f64),
             rows[0].schedule
         ),
+    };
+    let mut lines = vec![
+        format!("time: one layer; {all_layers}"),
         "vs ring, vs 1 GPU: speed-up; bound: what balance alone allows over ring, at equal kernel rates"
             .into(),
         "bubble: share of the GPUs' time in which they do not compute".into(),
