@@ -20,10 +20,11 @@ const detail = new Detail((pass) => change({ shown_pass: pass }));
 
 function change(changes) {
   state = { ...state, ...changes };
-  controls.show(state);
   changedAt = performance.now();
   byId("status").dataset.busy = "true";
+  // The server works while the controls are drawn.
   update();
+  controls.show(state);
 }
 
 async function update() {
@@ -46,6 +47,7 @@ async function update() {
 function show(answer, began) {
   byId("error").hidden = true;
   byId("results").classList.remove("stale");
+  byId("results").hidden = false;
   showHeadline(answer);
   showSchedules(answer, (schedule) => change({ show: schedule }));
   detail.show(answer);

@@ -86,6 +86,8 @@ export class Controls {
       area.value ||= await presetText(this.state[id]);
       this.changed({ [id]: area.value });
       area.focus();
+      area.setSelectionRange(0, 0);
+      area.scrollTop = 0;
     });
     area.addEventListener("input", () => this.changed({ [id]: asText(area.value) }));
   }

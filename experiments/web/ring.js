@@ -109,7 +109,7 @@ export class Ring {
     const busy = new Set(attends.map((a) => a.rank)).size;
     const helpers = new Set(attends.filter((a) => a.q !== a.rank).map((a) => a.rank)).size;
     const moved = messages.reduce((sum, m) => sum + m.bytes, 0);
-    const parts = [`Step ${t}: ${busy} of ${count(this.ranks, "rank")} compute`];
+    const parts = [`Step ${t}: ${busy} of ${count(this.ranks, "rank")} ${busy === 1 ? "computes" : "compute"}`];
     if (helpers > 0) parts.push(`${helpers} of them for another rank`);
     const sent = messages.length > 0 ? `${bytes(moved)} in ${count(messages.length, "message")}` : "nothing";
     return `${parts.join(", ")}; ${t + 1 < this.steps.length ? `for the next step, ${sent} is sent` : `${sent} is left to send`}.`;

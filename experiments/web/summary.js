@@ -23,11 +23,14 @@ export function showHeadline(answer) {
   byId("title").textContent = answer.title.replace(", one attention layer", "");
   const bound = best.bound_speedup_vs_ring;
   const gain = best.speedup_vs_ring;
-  const facts = [`${best.schedule} is the fastest: ${seconds(best.makespan_s)} for one layer's ${best.pass.replace("+", " and ")}`];
-  if (gain !== null && best.schedule !== "ring") {
+  const time = `${seconds(best.makespan_s)} for one layer's ${best.pass.replace("+", " and ")}`;
+  const alike = rows.every((row) => row.makespan_s <= 1.005 * best.makespan_s);
+  const facts = [alike && rows.length > 1 ? `All schedules take the same: ${time}` : `${best.schedule} is the fastest: ${time}`];
+  if (rows.length === 1) facts[0] = `${best.schedule} takes ${time}`;
+  if (gain !== null && best.schedule !== "ring" && !alike) {
     facts.push(`${times(gain)} the speed of ring, where balance alone allows ${times(bound)}`);
   }
-  byId("finding").textContent = `${rows.length > 1 ? facts.join(", ") : facts[0].replace(" is the fastest", "")}.`;
+  byId("finding").textContent = `${facts.join(", ")}.`;
   byId("setup").textContent = `${answer.heads} · ${answer.prediction.cluster}, ${count(answer.gpus, "GPU")}: ${answer.device}`;
 }
 

@@ -16,6 +16,8 @@ use crate::setup::Setup;
 const RANKS: u32 = 64;
 /// Positions of the drawn sequence, about.
 const SIDE: u64 = 128;
+/// The fewest, where ranks are few.
+const LEAST: u64 = 32;
 
 /// Pairs of the first head, row by row: `cells[q * side + kv]`.
 #[derive(Serialize)]
@@ -40,8 +42,9 @@ pub fn coverage(setup: &Setup, schedule: Schedule, pass: Pass) -> Result<Option<
     if setup.cp > RANKS {
         return Ok(None);
     }
-    let per_rank = (SIDE / u64::from(setup.cp)).clamp(2, 8) / 2 * 2;
-    let side = per_rank * u64::from(setup.cp);
+    let ranks = u64::from(setup.cp);
+    let per_rank = (SIDE / ranks).clamp(2, 8.max(LEAST / ranks)) / 2 * 2;
+    let side = per_rank * ranks;
     let scale = setup.problem.tokens().max(1) as f64 / side as f64;
     let problem = Problem {
         shape: setup.problem.shape,

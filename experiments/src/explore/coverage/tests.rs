@@ -51,6 +51,7 @@ fn windows_and_documents_shrink_in_proportion() {
     assert_eq!(last_row.iter().filter(|&&r| r >= 0).count(), 4, "16Ki of 128Ki are 4 of 32");
     assert_eq!(shrink_documents(&[30_000, 90_000, 11_072], 32), [7, 22, 3]);
     assert_eq!(shrink_documents(&[1, 1, 1_000_000], 8), [8]);
+    assert_eq!(matrix("1", "causal", Schedule::Ring).side, 32);
     assert!(coverage(&setup("65", "causal"), Schedule::Ring, Pass::Forward).unwrap().is_none());
 }
 
