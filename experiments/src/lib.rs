@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+pub mod disturbance;
 mod documents;
 mod figures;
 mod grid;

@@ -4,6 +4,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
 use super::row::Row;
+use crate::args::SimulateArgs;
 use crate::grid::grid;
 use crate::setup::Setup;
 
@@ -27,17 +28,17 @@ pub fn constants(setup: &Setup) -> Vec<Constant> {
 }
 
 /// The table, what it means, and what it rests on.
-pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], explain: bool) -> String {
+pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], args: &SimulateArgs) -> String {
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
-    for line in remarks(setup, rows) {
+    for line in spreads(rows, args).into_iter().chain(remarks(setup, rows)) {
         text += &format!("  {line}\n");
     }
     for line in left_out {
         text += &format!("  left out: {line}\n");
     }
-    if explain {
+    if args.explain {
         text += "\nConstants and their sources\n";
         for c in constants(setup) {
             text += &format!("  {} = {}\n      {}\n", c.what, c.value, c.source);
@@ -111,6 +112,25 @@ fn figures(rows: &[Row]) -> String {
         ]
     });
     grid(header, 1, cells)
+}
+
+/// How long the repeats of a disturbed run take.
+fn spreads(rows: &[Row], args: &SimulateArgs) -> Vec<String> {
+    let line = |row: &Row| {
+        let at = |t: Option<f64>| t.map(seconds);
+        let (p5, p50) = (at(row.makespan_p5_s)?, at(row.makespan_p50_s)?);
+        let (p95, p99) = (at(row.makespan_p95_s)?, at(row.makespan_p99_s)?);
+        Some(format!("{}: {p5} (p5), {p50} (p50), {p95} (p95), {p99} (p99)", row.schedule))
+    };
+    let mut lines: Vec<String> = rows.iter().filter_map(line).collect();
+    if !lines.is_empty() {
+        let (repeats, seed) = (args.disturb.repeats, args.disturb.seed);
+        lines.insert(
+            0,
+            format!("disturbed, time over {repeats} repeats of seed {seed}; figures are the median's"),
+        );
+    }
+    lines
 }
 
 fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
