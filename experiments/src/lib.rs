@@ -4,16 +4,22 @@ mod args;
 mod commands;
 pub mod disturbance;
 mod documents;
+mod explore;
 mod figures;
 mod grid;
 mod output;
+mod overrides;
+mod predict;
 pub mod presets;
+mod report;
+mod runfile;
 mod setup;
 pub mod sweep;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use args::{Cli, Command};
 
@@ -26,16 +32,8 @@ const INTERRUPTED: u8 = 130;
 
 /// Parses the process's arguments, does what they ask for and says how it ended.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match &cli.command {
-        Command::Simulate(args) => commands::simulate::run(args),
-        Command::Check(args) => commands::check::run(args),
-        Command::Run(args) => commands::run::run(args),
-        Command::Layout(args) => commands::layout::run(args),
-        Command::Presets(args) => commands::presets::run(args),
-        Command::Sweep(args) => commands::sweep::run(args),
-    };
-    match result {
+    let outcome = arguments().and_then(|cli| execute(&cli.command));
+    match outcome {
         Ok(commands::Outcome::Fine) => ExitCode::SUCCESS,
         Ok(commands::Outcome::Failed) => ExitCode::from(FAILED),
         Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
@@ -44,5 +42,26 @@ pub fn run() -> ExitCode {
             anstream::eprintln!("error: {error:#}");
             ExitCode::from(BAD_INPUT)
         }
+    }
+}
+
+/// The process's arguments, with those of its run file.
+fn arguments() -> Result<Cli> {
+    let matches = Cli::command().get_matches();
+    match runfile::expand(&matches, std::env::args_os())? {
+        Some(expanded) => Ok(Cli::parse_from(expanded)),
+        None => Ok(Cli::from_arg_matches(&matches)?),
+    }
+}
+
+fn execute(command: &Command) -> Result<commands::Outcome> {
+    match command {
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Check(args) => commands::check::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Layout(args) => commands::layout::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
+        Command::Explore(args) => commands::explore::run(args),
+        Command::Presets(args) => commands::presets::run(args),
     }
 }

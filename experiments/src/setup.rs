@@ -1,8 +1,9 @@
 //! From arguments to a problem, a cluster and plans.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
+use ringlab_sim::config::nearest;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
@@ -10,7 +11,9 @@ use ringlab_sim::schedule::{self, Options, Route, Schedule};
 use ringlab_sim::units::Tokens;
 
 use crate::args::{PassArg, RouteArg, SetupArgs, TransportArg, schedules};
+use crate::disturbance::Repeats;
 use crate::documents::MaskArg;
+use crate::overrides;
 use crate::presets;
 
 /// Everything that a command works on.
@@ -27,14 +30,31 @@ pub struct Setup {
     pub cp: u32,
     /// The passes asked for.
     pub passes: Vec<Pass>,
+    /// What goes wrong, and how often it is tried; `None` if nothing does.
+    pub repeats: Option<Repeats>,
     options: Options,
+}
+
+/// Whether clusters, models and documents may be read from files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// A name that is no preset is a path.
+    Read,
+    /// Whoever gave the arguments may not name files of this machine.
+    Refused,
 }
 
 impl Setup {
     /// Resolves the arguments; `default_seq` is the length if none is given.
     pub fn new(args: &SetupArgs, default_seq: u64) -> Result<Self> {
-        let cluster = presets::cluster(&args.cluster)?;
-        let model = presets::model(&args.model)?;
+        Self::resolve(args, default_seq, Files::Read)
+    }
+
+    /// As [`Setup::new`], with a say on files.
+    pub fn resolve(args: &SetupArgs, default_seq: u64, files: Files) -> Result<Self> {
+        let mut cluster = cluster(args, files)?;
+        overrides::apply(args, &mut cluster)?;
+        let model = model(args, files)?;
         let passes = match args.pass {
             PassArg::Forward => vec![Pass::Forward],
             PassArg::Backward => vec![Pass::Backward],
@@ -56,14 +76,20 @@ impl Setup {
             ..Options::new(Pass::Forward)
         };
         Ok(Self {
-            problem: problem(args, &model, default_seq)?,
+            problem: problem(args, &model, default_seq, files)?,
             cluster,
             model,
             schedules: schedules(&args.schedule)?,
             cp: args.cp,
             passes,
+            repeats: None,
             options,
         })
+    }
+
+    /// The same, and this goes wrong.
+    pub fn disturbed(self, repeats: Option<Repeats>) -> Self {
+        Self { repeats, ..self }
     }
 
     /// The plan of one schedule and pass.
@@ -80,13 +106,54 @@ impl Setup {
         })
     }
 
+    /// Messages that a transfer is cut into.
+    pub fn chunks(&self) -> u32 {
+        self.options.chunks
+    }
+
     /// Whether schedules that cannot take the problem are left out with a remark: only if none was named.
     pub fn tolerates(args: &SetupArgs) -> bool {
         args.schedule.iter().any(|s| s == "all")
     }
 }
 
-fn problem(args: &SetupArgs, model: &Model, default_seq: u64) -> Result<Problem> {
+fn cluster(args: &SetupArgs, files: Files) -> Result<Cluster> {
+    let name = &args.cluster;
+    if name.contains('\n') {
+        return Ok(Cluster::parse(&inline_label(args, "--cluster"), name)?);
+    }
+    match presets::built_in_cluster(name) {
+        Some(cluster) => Ok(cluster?),
+        None if files == Files::Read => Ok(presets::cluster(name)?),
+        None => Err(no_preset("cluster", name, presets::cluster_names())),
+    }
+}
+
+fn model(args: &SetupArgs, files: Files) -> Result<Model> {
+    let name = &args.model;
+    if name.contains('\n') || name.trim_start().starts_with('{') {
+        return Ok(Model::parse(&inline_label(args, "--model"), name)?);
+    }
+    match presets::built_in_model(name) {
+        Some(model) => Ok(model?),
+        None if files == Files::Read => Ok(presets::model(name)?),
+        None => Err(no_preset("model", name, presets::model_names())),
+    }
+}
+
+/// What messages call a cluster or a model that was given as text.
+fn inline_label(args: &SetupArgs, flag: &str) -> String {
+    args.run.as_ref().map_or_else(|| flag.to_owned(), |path| path.display().to_string())
+}
+
+fn no_preset(what: &str, name: &str, names: Vec<&str>) -> anyhow::Error {
+    match nearest(name, names) {
+        Some(near) => anyhow!("there is no {what} preset {name:?}; did you mean {near}?"),
+        None => anyhow!("there is no {what} preset {name:?}; choose one, or give its text"),
+    }
+}
+
+fn problem(args: &SetupArgs, model: &Model, default_seq: u64, files: Files) -> Result<Problem> {
     let size = |given: Option<u32>, of_model: u64, what: &str| match given {
         Some(n) => Ok(n),
         None => u32::try_from(of_model).with_context(|| format!("{}: {what} is too large", model.name)),
@@ -97,7 +164,7 @@ fn problem(args: &SetupArgs, model: &Model, default_seq: u64) -> Result<Problem>
     let shape = Shape { heads, kv_heads, head_dim, dtype: args.dtype, batch: args.batch };
     shape.validate().context("these heads cannot be shared out; give --heads and --kv-heads together")?;
     let mask = match (&args.mask, model.sliding_window) {
-        (Some(text), _) => MaskArg::parse(text)?,
+        (Some(text), _) => MaskArg::parse(text, files)?,
         (None, Some(window)) => MaskArg { pattern: Pattern::Window(window.0), documents: None },
         (None, None) => MaskArg { pattern: Pattern::Causal, documents: None },
     };

@@ -1,6 +1,7 @@
 //! One module a command.
 
 pub mod check;
+pub mod explore;
 pub mod layout;
 pub mod presets;
 pub mod run;

@@ -14,6 +14,7 @@ use super::grid::{Axis, Grid};
 use super::point::{Mask, Setting};
 use crate::documents::MaskArg;
 use crate::presets;
+use crate::setup::Files;
 
 /// Every field, with an example.
 pub const FIELDS: Keys = &[
@@ -154,7 +155,7 @@ impl Reader {
     fn mask(&mut self, field: &Field<'_>) -> Result<Setting, ConfigError> {
         let text = field.text()?;
         let MaskArg { pattern, documents } =
-            MaskArg::parse(&text).map_err(|e| field.error(format!("`mask`: {e:#}")))?;
+            MaskArg::parse(&text, Files::Read).map_err(|e| field.error(format!("`mask`: {e:#}")))?;
         self.masks.push(Mask { text, pattern, documents });
         Ok(Setting::Mask(self.masks.len() - 1))
     }

@@ -115,11 +115,11 @@ impl Prepared {
         let prepared = match slot.take_if(|p| p.ranks >= ranks) {
             Some(prepared) if prepared.rates == rates => prepared,
             Some(mut prepared) => {
-                prepared.machine.relink(&rates.apply(cluster)).map_err(|e| e.to_string())?;
+                prepared.machine.relink(&rates.apply(cluster)?).map_err(|e| e.to_string())?;
                 Self { rates, ..prepared }
             }
             None => {
-                let cluster = rates.apply(cluster);
+                let cluster = rates.apply(cluster)?;
                 let machine =
                     Machine::new(&cluster, ranks, &SimOptions::default()).map_err(|e| e.to_string())?;
                 Self { machine, ranks, rates }

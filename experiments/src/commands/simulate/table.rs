@@ -1,46 +1,27 @@
 //! The result as a person reads it.
 
 use ringlab_sim::units::{Bytes, SimTime};
-use serde::Serialize;
 
-use super::row::Row;
-use crate::args::SimulateArgs;
+use crate::disturbance::Repeats;
 use crate::grid::grid;
+use crate::predict::{self, Prediction, Row};
 use crate::setup::Setup;
 
-/// A constant that went into the result.
-#[derive(Serialize)]
-pub struct Constant {
-    what: String,
-    value: String,
-    source: String,
-}
-
-/// Every constant of the cluster and the model, with its source.
-pub fn constants(setup: &Setup) -> Vec<Constant> {
-    let cluster = setup.cluster.assumptions().into_iter();
-    let model = std::iter::once(Constant {
-        what: "model".into(),
-        value: setup.model.name.clone(),
-        source: setup.model.source.clone(),
-    });
-    cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
-}
-
 /// The table, what it means, and what it rests on.
-pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], args: &SimulateArgs) -> String {
+pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
+    let rows = &prediction.rows;
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
-    for line in spreads(rows, args).into_iter().chain(remarks(setup, rows)) {
+    for line in spreads(setup, rows).into_iter().chain(remarks(setup, rows)) {
         text += &format!("  {line}\n");
     }
-    for line in left_out {
+    for line in &prediction.left_out {
         text += &format!("  left out: {line}\n");
     }
-    if args.explain {
+    if explain {
         text += "\nConstants and their sources\n";
-        for c in constants(setup) {
+        for c in predict::constants(setup) {
             text += &format!("  {} = {}\n      {}\n", c.what, c.value, c.source);
         }
     }
@@ -115,21 +96,17 @@ fn figures(rows: &[Row]) -> String {
 }
 
 /// How long the repeats of a disturbed run take.
-fn spreads(rows: &[Row], args: &SimulateArgs) -> Vec<String> {
+fn spreads(setup: &Setup, rows: &[Row]) -> Vec<String> {
+    let Some(Repeats { count, seed, .. }) = &setup.repeats else { return Vec::new() };
+    let mut lines =
+        vec![format!("disturbed, time over {count} repeats of seed {seed}; figures are the median's")];
     let line = |row: &Row| {
         let at = |t: Option<f64>| t.map(seconds);
         let (p5, p50) = (at(row.makespan_p5_s)?, at(row.makespan_p50_s)?);
         let (p95, p99) = (at(row.makespan_p95_s)?, at(row.makespan_p99_s)?);
         Some(format!("{}: {p5} (p5), {p50} (p50), {p95} (p95), {p99} (p99)", row.schedule))
     };
-    let mut lines: Vec<String> = rows.iter().filter_map(line).collect();
-    if !lines.is_empty() {
-        let (repeats, seed) = (args.disturb.repeats, args.disturb.seed);
-        lines.insert(
-            0,
-            format!("disturbed, time over {repeats} repeats of seed {seed}; figures are the median's"),
-        );
-    }
+    lines.extend(rows.iter().filter_map(line));
     lines
 }
 

@@ -1,0 +1,150 @@
+//! The prediction of a set-up: every schedule simulated, every figure beside its baselines.
+
+mod row;
+
+use anyhow::{Result, bail};
+use ringlab_sim::engine::{Machine, SimOptions};
+use ringlab_sim::metrics::Metrics;
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::Schedule;
+use ringlab_sim::timeline::Timeline;
+use serde::Serialize;
+
+pub use self::row::Row;
+use crate::disturbance::{Repeats, Spread};
+use crate::output::FORMAT_VERSION;
+use crate::setup::Setup;
+
+/// Tokens of the sequence if none are given.
+pub const DEFAULT_SEQ: u64 = 128 << 10;
+
+/// One simulated pass.
+pub struct Simulated {
+    /// What was simulated.
+    pub plan: Plan,
+    /// What happened when.
+    pub timeline: Timeline,
+    /// What it means.
+    pub metrics: Metrics,
+}
+
+/// A schedule's simulated passes, in the order in which they run.
+pub struct Passes {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// One or two of them.
+    pub passes: Vec<Simulated>,
+    /// Over the repeats of a disturbed run, of which the passes are the median.
+    pub spread: Option<Spread>,
+}
+
+/// All schedules of a set-up.
+pub struct Prediction {
+    /// The schedules that can take the problem.
+    pub simulated: Vec<Passes>,
+    /// Their figures, in the same order.
+    pub rows: Vec<Row>,
+    /// The schedules that cannot, and why.
+    pub left_out: Vec<String>,
+}
+
+/// A constant that went into the result.
+#[derive(Serialize)]
+pub struct Constant {
+    /// Where it stands in the cluster's TOML.
+    pub what: String,
+    /// Its value, with its unit.
+    pub value: String,
+    /// Where it comes from.
+    pub source: String,
+}
+
+/// The JSON form of a prediction.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    version: u32,
+    cluster: &'a str,
+    model: &'a str,
+    layers: u64,
+    mask: String,
+    results: &'a [Row],
+    left_out: &'a [String],
+    assumptions: Vec<Constant>,
+}
+
+impl Prediction {
+    /// Simulates every schedule of `setup`. A schedule that cannot take the problem is left out with a remark if
+    /// `tolerant`, and an error otherwise; that none can is always an error.
+    pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
+        let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
+        for &schedule in &setup.schedules {
+            match simulate(setup, schedule, setup.cp, setup.repeats.as_ref()) {
+                Ok(passes) => simulated.push(passes),
+                Err(error) if tolerant => left_out.push(format!("{schedule}: {error:#}")),
+                Err(error) => return Err(error),
+            }
+        }
+        if simulated.is_empty() {
+            bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
+        }
+        let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
+            Some(ring) => Some(row::Baseline::of(ring)),
+            None => {
+                let ring = simulate(setup, Schedule::Ring, setup.cp, setup.repeats.as_ref());
+                ring.ok().as_ref().map(row::Baseline::of)
+            }
+        };
+        let one_gpu = simulate(setup, Schedule::Ring, 1, None).ok().as_ref().map(row::Baseline::of);
+        let rows = simulated.iter().map(|s| Row::new(setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
+        Ok(Self { simulated, rows, left_out })
+    }
+
+    /// All passes of all schedules.
+    pub fn passes(&self) -> impl Iterator<Item = &Simulated> {
+        self.simulated.iter().flat_map(|s| &s.passes)
+    }
+
+    /// What `--format json` prints.
+    pub fn report<'a>(&'a self, setup: &'a Setup) -> Report<'a> {
+        Report {
+            version: FORMAT_VERSION,
+            cluster: &setup.cluster.name,
+            model: &setup.model.name,
+            layers: setup.model.layers,
+            mask: setup.problem.pattern.to_string(),
+            results: &self.rows,
+            left_out: &self.left_out,
+            assumptions: constants(setup),
+        }
+    }
+}
+
+/// Every constant of the cluster and the model, with its source.
+pub fn constants(setup: &Setup) -> Vec<Constant> {
+    let cluster = setup.cluster.assumptions().into_iter();
+    let model = std::iter::once(Constant {
+        what: "model".into(),
+        value: setup.model.name.clone(),
+        source: setup.model.source.clone(),
+    });
+    cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
+}
+
+/// One GPU is no one's straggler: it is simulated without `repeats`.
+fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repeats>) -> Result<Passes> {
+    let plan = |&pass: &Pass| setup.plan_on(schedule, pass, ranks);
+    let plans = setup.passes.iter().map(plan).collect::<Result<Vec<_>>>()?;
+    let mut machine = Machine::new(&setup.cluster, ranks, &SimOptions::default())?;
+    let spread = repeats.map(|r| r.spread(&mut machine, &plans.iter())).transpose()?;
+    let mut passes = Vec::new();
+    for (pass, plan) in plans.into_iter().enumerate() {
+        if let (Some(repeats), Some(spread)) = (repeats, &spread) {
+            machine.disturb(Some(repeats.conditions(ranks, spread.median, pass)?))?;
+        }
+        let timeline = machine.timeline(&plan)?;
+        let metrics = Metrics::of(&plan, &timeline);
+        passes.push(Simulated { plan, timeline, metrics });
+    }
+    Ok(Passes { schedule, passes, spread })
+}
