@@ -9,6 +9,7 @@ use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
 
+use crate::charts::Kind;
 use crate::disturbance::Repeats;
 use crate::sweep::Shard;
 
@@ -36,6 +37,8 @@ pub enum Command {
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
     Sweep(SweepArgs),
+    /// Draw the rows of a sweep, or the whole gallery.
+    Plot(PlotArgs),
 }
 
 /// Which half of a training step.
@@ -365,4 +368,67 @@ pub struct ExploreArgs {
     /// IP address to listen on. The page has no password: whoever reaches the address can use it.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
     pub listen: IpAddr,
+}
+
+#[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Beside OUT.svg, OUT.data.csv holds the data in the picture.
+
+Examples:
+  ringlab plot speedup lengths.csv -o speedup.svg
+  ringlab plot time lengths.csv --x cp --where seq_len=128Ki -o time.png
+  ringlab plot winner grid.csv --x seq_len --y link_bandwidth_bytes_per_s -o winner.svg
+  ringlab plot gallery -o docs/gallery"
+)]
+pub struct PlotArgs {
+    #[command(subcommand)]
+    pub command: Option<PlotCommand>,
+    #[command(flatten)]
+    pub chart: Option<ChartArgs>,
+}
+
+#[derive(Subcommand)]
+pub enum PlotCommand {
+    /// Make every kind of picture, its data and a page that shows them.
+    Gallery {
+        /// Folder of the pictures.
+        #[arg(short, long, value_name = "FOLDER")]
+        output: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct ChartArgs {
+    /// What to draw.
+    #[arg(value_enum)]
+    pub kind: Kind,
+    /// Rows of `ringlab sweep`, or of a kernel benchmark.
+    #[arg(value_name = "FILE.csv")]
+    pub file: PathBuf,
+    /// Picture to write: SVG or PNG by its ending.
+    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
+    pub output: PathBuf,
+    /// Column along the picture [default: seq_len; link_bandwidth_bytes_per_s for exposed].
+    #[arg(long, value_name = "COLUMN")]
+    pub x: Option<String>,
+    /// Column up a map [default: cp].
+    #[arg(long, value_name = "COLUMN")]
+    pub y: Option<String>,
+    /// Column whose values are lines [default: schedule].
+    #[arg(long, value_name = "COLUMN")]
+    pub by: Option<String>,
+    /// Only rows of this value; numbers may have a suffix, such as 128Ki.
+    #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = condition)]
+    pub only: Vec<(String, String)>,
+    /// Above the picture [default: what all rows have in common].
+    #[arg(long)]
+    pub title: Option<String>,
+}
+
+fn condition(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((column, value)) if !column.is_empty() => Ok((column.to_owned(), value.to_owned())),
+        _ => Err("write COLUMN=VALUE, such as cp=8".into()),
+    }
 }

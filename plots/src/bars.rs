@@ -136,7 +136,8 @@ fn draw_group(svg: &mut Svg, chart: &Bars, frame: &Frame, index: usize, name: &s
         let height = value / frame.most * (frame.bottom - frame.top);
         let area = Rect { x, y: frame.bottom - height, width: bar, height };
         svg.rect(area, &fill::paint(i), "stroke=\"#222222\" stroke-width=\"0.5\"", "");
-        let text = crate::format::number((value * 10.0).round() / 10.0);
+        let decimals = if value < 100.0 { 10.0 } else { 1.0 };
+        let text = crate::format::number((value * decimals).round() / decimals);
         if VALUE.width(&text) <= bar {
             let text = Text::new(middle, area.y - 3.0, VALUE, &text);
             svg.text(text.anchored(Anchor::Middle));
