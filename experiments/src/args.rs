@@ -4,10 +4,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ringlab_sim::disturb::{Disturbance, Jitter, LinkFault, Straggler};
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
 
+use crate::charts::Kind;
+use crate::disturbance::Repeats;
 use crate::sweep::Shard;
 
 /// Context-parallel attention: predicted, proven, executed.
@@ -36,6 +39,8 @@ pub enum Command {
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
     Sweep(SweepArgs),
+    /// Draw the rows of a sweep, or the whole gallery.
+    Plot(PlotArgs),
 }
 
 /// Which half of a training step.
@@ -85,6 +90,48 @@ pub struct OutputArgs {
     /// Write the result to a file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// What goes wrong; nothing, if nothing is given.
+#[derive(Args)]
+pub struct DisturbArgs {
+    /// A rank whose kernels take so many times as long: RANK:FACTOR, or any:FACTOR for another one in each repeat.
+    #[arg(long, value_name = "RANK:FACTOR", value_delimiter = ',', help_heading = "Disturbance")]
+    pub straggler: Vec<Straggler>,
+    /// Spread of the times of single operations and messages: 3% (lognormal) or normal:3%.
+    #[arg(long, value_name = "PERCENT", help_heading = "Disturbance")]
+    pub jitter: Option<Jitter>,
+    /// Links on the route between two GPUs that are so many times as slow.
+    #[arg(long, value_name = "A-B:FACTOR", value_delimiter = ',', value_parser = LinkFault::slowed, help_heading = "Disturbance")]
+    pub slow_link: Vec<LinkFault>,
+    /// Links on the route between two GPUs that have failed; transfers go around them where there is a way.
+    #[arg(long, value_name = "A-B", value_delimiter = ',', value_parser = LinkFault::failed, help_heading = "Disturbance")]
+    pub failed_link: Vec<LinkFault>,
+    /// Repeats; times are then given as percentiles, and all other figures are those of the median repeat.
+    #[arg(long, default_value_t = 1, help_heading = "Disturbance", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub repeats: u32,
+    /// Decides what happens in each repeat.
+    #[arg(long, default_value_t = 0, help_heading = "Disturbance")]
+    pub seed: u64,
+}
+
+impl DisturbArgs {
+    /// What to repeat, if anything happens.
+    pub fn repeats(&self) -> anyhow::Result<Option<Repeats>> {
+        let disturbance = Disturbance {
+            stragglers: self.straggler.clone(),
+            jitter: self.jitter.unwrap_or_default(),
+            links: self.slow_link.iter().chain(&self.failed_link).copied().collect(),
+        };
+        if self.repeats > 1 && !disturbance.is_random() {
+            anyhow::bail!(
+                "--repeats {} repeats the same run; add --jitter 3% or --straggler any:1.1",
+                self.repeats
+            );
+        }
+        let calm = disturbance.is_calm();
+        Ok((!calm).then_some(Repeats { disturbance, count: self.repeats, seed: self.seed }))
+    }
 }
 
 /// What is computed, how, and on what.
@@ -185,12 +232,16 @@ pub fn schedules(names: &[String]) -> anyhow::Result<Vec<Schedule>> {
   ringlab simulate
   ringlab simulate --cluster hgx-h200 --model config.json --seq 1Mi --cp 8 --schedule ring,zigzag
   ringlab simulate --cluster h100-16x8-rail --cp 128 --seq 4Mi --pass forward+backward --format json
-  ringlab simulate --mask docs:30000,90000,11072 --pad --plot timeline.png --trace trace.json")]
+  ringlab simulate --mask docs:30000,90000,11072 --pad --plot timeline.png --trace trace.json
+  ringlab simulate --straggler any:1.1 --jitter 3% --repeats 200 --seed 7
+  ringlab simulate --cluster tpu-v4-4x4 --slow-link 0-1:4")]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub setup: SetupArgs,
     #[command(flatten)]
     pub out: OutputArgs,
+    #[command(flatten)]
+    pub disturb: DisturbArgs,
     /// Write the timelines as a Chrome trace (ui.perfetto.dev).
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
@@ -306,7 +357,8 @@ pub struct PresetsArgs {
 #[derive(Args)]
 #[command(
     after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
-seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad. Each has one value, a list, or a \
+seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad, straggler, jitter, slow_link, \
+failed_link, repeats, seed. Each has one value, a list, or a \
 range { from = .., to = .., times = .. } or { from = .., to = .., step = .. }. The first field varies slowest.
 
 Examples:
@@ -343,4 +395,67 @@ pub struct ExploreArgs {
     /// IP address to listen on. The page has no password: whoever reaches the address can use it.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
     pub listen: IpAddr,
+}
+
+#[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Beside OUT.svg, OUT.data.csv holds the data in the picture.
+
+Examples:
+  ringlab plot speedup lengths.csv -o speedup.svg
+  ringlab plot time lengths.csv --x cp --where seq_len=128Ki -o time.png
+  ringlab plot winner grid.csv --x seq_len --y link_bandwidth_bytes_per_s -o winner.svg
+  ringlab plot gallery -o docs/gallery"
+)]
+pub struct PlotArgs {
+    #[command(subcommand)]
+    pub command: Option<PlotCommand>,
+    #[command(flatten)]
+    pub chart: Option<ChartArgs>,
+}
+
+#[derive(Subcommand)]
+pub enum PlotCommand {
+    /// Make every kind of picture, its data and a page that shows them.
+    Gallery {
+        /// Folder of the pictures.
+        #[arg(short, long, value_name = "FOLDER")]
+        output: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct ChartArgs {
+    /// What to draw.
+    #[arg(value_enum)]
+    pub kind: Kind,
+    /// Rows of `ringlab sweep`, or of a kernel benchmark.
+    #[arg(value_name = "FILE.csv")]
+    pub file: PathBuf,
+    /// Picture to write: SVG or PNG by its ending.
+    #[arg(short, long, value_name = "FILE.svg|FILE.png")]
+    pub output: PathBuf,
+    /// Column along the picture [default: seq_len; link_bandwidth_bytes_per_s for exposed].
+    #[arg(long, value_name = "COLUMN")]
+    pub x: Option<String>,
+    /// Column up a map [default: cp].
+    #[arg(long, value_name = "COLUMN")]
+    pub y: Option<String>,
+    /// Column whose values are lines [default: schedule].
+    #[arg(long, value_name = "COLUMN")]
+    pub by: Option<String>,
+    /// Only rows of this value; numbers may have a suffix, such as 128Ki.
+    #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = condition)]
+    pub only: Vec<(String, String)>,
+    /// Above the picture [default: what all rows have in common].
+    #[arg(long)]
+    pub title: Option<String>,
+}
+
+fn condition(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((column, value)) if !column.is_empty() => Ok((column.to_owned(), value.to_owned())),
+        _ => Err("write COLUMN=VALUE, such as cp=8".into()),
+    }
 }

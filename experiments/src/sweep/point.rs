@@ -1,12 +1,15 @@
 //! One configuration of a grid, and the fields that it is made of.
 
-use ringlab_sim::config::cluster::{Cluster, FabricTopology};
+use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
+use ringlab_sim::disturb::Jitter;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::schedule::{Options, Route, Schedule};
 use ringlab_sim::units::BytesPerSec;
+
+use crate::overrides;
 
 /// Tokens of the sequence if neither the sweep nor the mask's documents say.
 const DEFAULT_SEQ: u64 = 128 << 10;
@@ -67,6 +70,18 @@ pub enum Setting {
     NeededOnly(bool),
     /// Pad what the layout does not divide.
     Pad(bool),
+    /// Which stragglers.
+    Straggler(usize),
+    /// How single operations spread.
+    Jitter(Jitter),
+    /// Which slow links.
+    SlowLink(usize),
+    /// Which failed links.
+    FailedLink(usize),
+    /// How often a disturbed run is repeated.
+    Repeats(u32),
+    /// Decides what happens in each repeat.
+    Seed(u64),
 }
 
 /// One configuration.
@@ -98,6 +113,32 @@ pub struct Point {
     pub passes: &'static [Pass],
     /// All else that a schedule understands; its pass is set by `passes`.
     pub options: Options,
+    /// What goes wrong.
+    pub trouble: Trouble,
+}
+
+/// What goes wrong. Stragglers and links are indices into the grid's lists.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trouble {
+    /// Which stragglers.
+    pub straggler: Option<usize>,
+    /// How single operations spread.
+    pub jitter: Jitter,
+    /// Which slow links.
+    pub slow_link: Option<usize>,
+    /// Which failed links.
+    pub failed_link: Option<usize>,
+    /// How often a disturbed run is repeated.
+    pub repeats: u32,
+    /// Decides what happens in each repeat.
+    pub seed: u64,
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        let jitter = Jitter::default();
+        Self { straggler: None, jitter, slow_link: None, failed_link: None, repeats: 1, seed: 0 }
+    }
 }
 
 /// Rates that replace a cluster's.
@@ -125,6 +166,7 @@ impl Default for Point {
             stripe: None,
             passes: &[Pass::Forward],
             options: Options::new(Pass::Forward),
+            trouble: Trouble::default(),
         }
     }
 }
@@ -154,6 +196,12 @@ impl Point {
             Setting::Prefetch(steps) => self.options.prefetch = steps,
             Setting::NeededOnly(flag) => self.options.needed_only = flag,
             Setting::Pad(flag) => self.options.pad = flag,
+            Setting::Straggler(i) => self.trouble.straggler = Some(i),
+            Setting::Jitter(jitter) => self.trouble.jitter = jitter,
+            Setting::SlowLink(i) => self.trouble.slow_link = Some(i),
+            Setting::FailedLink(i) => self.trouble.failed_link = Some(i),
+            Setting::Repeats(count) => self.trouble.repeats = count,
+            Setting::Seed(seed) => self.trouble.seed = seed,
         }
     }
 
@@ -206,27 +254,16 @@ impl Point {
 }
 
 impl Rates {
-    /// `cluster` with these rates. A link's rate is what one transfer reaches and what the link carries; a PCIe switch's
-    /// way to the host bridge keeps its ratio to a link.
-    pub fn apply(&self, cluster: &Cluster) -> Cluster {
+    /// `cluster` with these rates.
+    ///
+    /// # Errors
+    /// The reason if the cluster has nothing of that kind.
+    pub fn apply(&self, cluster: &Cluster) -> Result<Cluster, String> {
         let mut cluster = cluster.clone();
-        if let Some(rate) = self.link {
-            let fabric = &mut cluster.fabric;
-            (fabric.copy.bandwidth, fabric.nccl.bandwidth) = (rate, rate);
-            match &mut fabric.topology {
-                FabricTopology::Nvswitch { link_bandwidth }
-                | FabricTopology::Torus { link_bandwidth, .. } => {
-                    *link_bandwidth = rate;
-                }
-                FabricTopology::Pcie { link_bandwidth, host_bridge_bandwidth, .. } => {
-                    host_bridge_bandwidth.0 *= rate.0 / link_bandwidth.0;
-                    *link_bandwidth = rate;
-                }
-            }
-        }
-        if let (Some(rate), Some(network)) = (self.nic, &mut cluster.network) {
-            (network.nic_bandwidth, network.transport.bandwidth) = (rate, rate);
-        }
-        cluster
+        let link = self.link.map(|rate| overrides::set_link(&mut cluster, rate));
+        link.transpose().map_err(|e| format!("{e:#}"))?;
+        let nic = self.nic.map(|rate| overrides::set_nic(&mut cluster, rate));
+        nic.transpose().map_err(|e| format!("{e:#}"))?;
+        Ok(cluster)
     }
 }

@@ -157,6 +157,18 @@ impl Tasks {
         Ok(())
     }
 
+    /// Lets every computation take `factor` times as long.
+    pub fn stretch(&mut self, plan: &Plan, factor: impl Fn(Rank, OpId) -> f64) {
+        for (rank, program) in plan.programs.iter().enumerate() {
+            for op in 0..program.ops.len() as OpId {
+                let task = self.get_mut(rank as Rank, op);
+                if task.kind != TaskKind::Transfer && task.work != SimTime::NEVER.0 {
+                    task.work = (task.work as f64 * factor(rank as Rank, op)).round() as u64;
+                }
+            }
+        }
+    }
+
     /// Makes room: rows of the programs that are that long.
     fn lay_out(&mut self, plan: &Plan) -> Result<(), SimError> {
         let (operations, limit) = (plan.op_count(), END as usize);
