@@ -208,8 +208,9 @@ fn kernels(folder: &Path) -> Result<String> {
     let caption = format!(
         "Measured, not predicted: medians of [{RESULTS}](../../{RESULTS}), FLOPs by the mask's area."
     );
-    let wheres: String = choices.iter().map(|(c, v)| format!(" --where {c}={v}")).collect();
+    let wheres: Vec<String> = choices.iter().map(|(c, v)| format!("--where {c}={v}")).collect();
+    let wheres = wheres.join(" ");
     let command =
-        format!("ringlab plot kernels {RESULTS}/bench-hopper.csv \\\n       {wheres} -o kernels.svg");
+        format!("ringlab plot kernels {RESULTS}/bench-hopper.csv \\\n        {wheres} -o kernels.svg");
     Ok(section("Attention kernels on an H200", "kernels", &caption, &command))
 }

@@ -125,7 +125,7 @@ fn wrong_requests_say_what_is_wrong() {
         (&["time", &rows, "--where", "cpp=3"], "did you mean cp?"),
         (&["time", &rows, "--x", "seq", "--where", "cp=2"], "no column \"seq\""),
         (&["winner", &rows, "--x", "cp"], "two different columns"),
-        (&["winner", &rows, "--x", "schedule"], "is not a number"),
+        (&["winner", &rows, "--x", "dtype", "--where", "seq_len=8Ki"], "is not a number"),
         (&["kernels", &rows], "no column \"implementation\""),
         (&["time", &empty], "has no rows"),
         (&["time", &absent], "cannot read"),
