@@ -33,6 +33,8 @@ pub enum Command {
     Layout(LayoutArgs),
     /// Serve a page on this machine to see and change all of it.
     Explore(ExploreArgs),
+    /// Published tables beside their predictions, and an audit of claims.
+    Paper(PaperArgs),
     /// List the built-in clusters and models, or print one as TOML.
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
@@ -142,11 +144,10 @@ pub struct SetupArgs {
     /// Preset name or TOML file of the cluster, or its text.
     #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
     pub cluster: String,
-    /// Rate of a link inside a node, each way, instead of the cluster's, e.g. "200 GB/s"; what transfers reach over it
-    /// changes in proportion.
+    /// What a transfer inside a node reaches and a link carries, each way, instead of the cluster's, e.g. "200 GB/s".
     #[arg(long, help_heading = "Machine and model")]
     pub link_bandwidth: Option<BytesPerSec>,
-    /// Rate of a NIC, each way, instead of the cluster's; what transfers reach changes in proportion.
+    /// What a transfer between nodes reaches and a NIC carries, each way, instead of the cluster's.
     #[arg(long, help_heading = "Machine and model")]
     pub nic_bandwidth: Option<BytesPerSec>,
     /// Preset name, TOML file or HuggingFace config.json of the model, or its text.
@@ -314,6 +315,32 @@ pub struct LayoutArgs {
     pub setup: SetupArgs,
     #[command(flatten)]
     pub out: OutputArgs,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab paper list
+  ringlab paper distflashattn
+  ringlab paper all --format json -o papers.json --report papers.html
+  ringlab paper audit --cluster hgx-h200 --seq 1Mi")]
+pub struct PaperArgs {
+    /// A paper's name, `all`, `list`, or `audit` for the guides' claims.
+    #[arg(default_value = "list")]
+    pub name: String,
+    #[command(flatten)]
+    pub out: OutputArgs,
+    /// Write one self-contained page with tables that sort.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// Preset name or TOML file of the cluster that the audit compares systems on.
+    #[arg(long, default_value = crate::papers::audit::DEFAULT.0)]
+    pub cluster: String,
+    /// Preset name, TOML file or HuggingFace config.json of the audit's model.
+    #[arg(long, default_value = crate::papers::audit::DEFAULT.1)]
+    pub model: String,
+    /// Tokens of the audit's sequence [default: 128Ki].
+    #[arg(long)]
+    pub seq: Option<Tokens>,
 }
 
 #[derive(Args)]

@@ -20,16 +20,20 @@ pub struct MaskArg {
 impl MaskArg {
     /// Parses `full`, `causal`, `window:W`, `docs:...` (causal), or a pattern and documents joined by `+`.
     pub fn parse(text: &str, files: Files) -> Result<Self> {
-        let (pattern, documents) = match text.split_once('+') {
-            None if text.starts_with("docs:") => (Pattern::Causal, Some(text)),
-            None => (text.parse()?, None),
-            Some((pattern, documents)) => (pattern.parse()?, Some(documents)),
-        };
-        let documents = documents.map(|text| match text.strip_prefix("docs:") {
-            Some(list) => read(list, files).with_context(|| format!("--mask {text}")),
-            None => bail!("--mask {text}: after + only docs:LEN,LEN,... or docs:FILE can follow"),
-        });
-        Ok(Self { pattern, documents: documents.transpose()? })
+        let (mut pattern, mut documents) = (None, None);
+        for part in text.split('+') {
+            let again = match part.strip_prefix("docs:") {
+                Some(list) => {
+                    let lens = read(list, files).with_context(|| format!("--mask {part}"))?;
+                    documents.replace(lens).is_some()
+                }
+                None => pattern.replace(part.parse()?).is_some(),
+            };
+            if again {
+                bail!("--mask {text}: one pattern and one docs: at most, as in window:4096+docs:FILE");
+            }
+        }
+        Ok(Self { pattern: pattern.unwrap_or(Pattern::Causal), documents })
     }
 }
 
@@ -54,6 +58,10 @@ fn read(list: &str, files: Files) -> Result<Vec<u64>> {
 /// Lengths from numbers apart by commas or white space; if the first is 0 they are cu_seqlens.
 fn lengths(text: &str, place: &str) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
+    let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    if dense.contains(",,") || dense.starts_with(',') {
+        bail!("{place}there is nothing between two commas; leave one out");
+    }
     for (i, line) in text.lines().enumerate() {
         for word in line.split([',', ' ', '\t', '[', ']']).filter(|w| !w.is_empty()) {
             let at = if place.is_empty() { String::new() } else { format!("{place}line {}: ", i + 1) };

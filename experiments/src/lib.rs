@@ -10,6 +10,7 @@ mod figures;
 mod grid;
 mod output;
 mod overrides;
+pub mod papers;
 mod predict;
 pub mod presets;
 mod report;
@@ -64,6 +65,7 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Plot(args) => commands::plot::run(args),
         Command::Explore(args) => commands::explore::run(args),
+        Command::Paper(args) => commands::paper::run(args),
         Command::Presets(args) => commands::presets::run(args),
     }
 }

@@ -2,7 +2,8 @@
 
 mod row;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
 use ringlab_sim::engine::{Machine, SimOptions};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
@@ -74,24 +75,29 @@ pub struct Report<'a> {
 }
 
 impl Prediction {
-    /// Simulates every schedule of `setup`. A schedule that cannot take the problem is left out with a remark if
+    /// Simulates every schedule of `setup`. Of several, one that cannot take the problem is left out with a remark if
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
-        let (mut simulated, mut left_out) = (Vec::new(), Vec::new());
-        for &schedule in &setup.schedules {
-            match simulate(setup, schedule, setup.cp, setup.repeats.as_ref()) {
-                Ok(passes) => simulated.push(passes),
-                Err(error) if tolerant => left_out.push(format!("{schedule}: {error:#}")),
-                Err(error) => return Err(error),
-            }
+        let tolerant = tolerant && setup.schedules.len() > 1;
+        let gpus = setup.cluster.gpus();
+        if setup.cp > gpus {
+            bail!(
+                "{} has {gpus} GPUs, too few for --cp {}; use at most {gpus} ranks or a larger cluster, such as \
+                 h100-16x8-rail",
+                setup.cluster.name,
+                setup.cp
+            );
         }
-        if simulated.is_empty() {
-            bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
-        }
+        let repeats = setup.repeats.as_ref();
+        let simulate_one = |&schedule| simulate(setup, schedule, setup.cp, repeats);
+        let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();
+        let mut results = results.into_iter();
+        let (simulated, left_out) =
+            setup.each_schedule(tolerant, |_| results.next().context("a schedule was not simulated")?)?;
         let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
             Some(ring) => Some(row::Baseline::of(ring)),
             None => {
-                let ring = simulate(setup, Schedule::Ring, setup.cp, setup.repeats.as_ref());
+                let ring = simulate(setup, Schedule::Ring, setup.cp, repeats);
                 ring.ok().as_ref().map(row::Baseline::of)
             }
         };

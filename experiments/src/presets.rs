@@ -81,10 +81,11 @@ pub fn model_text(name: &str) -> Option<String> {
 /// A [`ConfigError`] for a name that is neither preset nor file, a file that cannot be read as text, or text
 /// that is no cluster.
 pub fn cluster(name: &str) -> Result<Cluster, ConfigError> {
-    match built_in_cluster(name) {
-        Some(cluster) => cluster,
-        None => Cluster::parse(name, &read("cluster", name, &cluster_names())?),
+    if let Some(cluster) = built_in_cluster(name) {
+        return cluster;
     }
+    let other = model_names().iter().any(|model| model.eq_ignore_ascii_case(name)).then_some("model");
+    Cluster::parse(name, &read("cluster", name, &cluster_names(), other)?)
 }
 
 /// A cluster by preset name or by size; `None` when there is none of this name.
@@ -116,7 +117,8 @@ pub fn model(name: &str) -> Result<Model, ConfigError> {
     }
     let inside = Path::new(name).join("config.json");
     let path = if inside.is_file() { inside.to_string_lossy().into_owned() } else { name.to_owned() };
-    Model::parse(&path, &read("model", &path, &model_names())?)
+    let other = cluster_text(name).map(|_| "cluster");
+    Model::parse(&path, &read("model", &path, &model_names(), other)?)
 }
 
 /// A model by preset name; `None` when there is none of this name.
@@ -129,25 +131,39 @@ fn text_of(presets: &[Preset], name: &str) -> Option<String> {
     presets.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, parts)| parts.concat())
 }
 
-/// The text of the file `name`, which is no preset.
-fn read(what: &str, name: &str, presets: &[&str]) -> Result<String, ConfigError> {
-    match Path::new(name).try_exists() {
-        Ok(false) => Err(unknown(what, name, presets)),
+/// The text of the file `name`, which is no preset of its kind but may be one of the `other`.
+fn read(what: &str, name: &str, presets: &[&str], other: Option<&str>) -> Result<String, ConfigError> {
+    match (Path::new(name).try_exists(), other) {
+        (Ok(false), Some(other)) => Err(ConfigError::whole(name, format!("is a {other}, expected a {what}"))
+            .with_hint(format!("give it as the {other}, with --{other}"))),
+        (Ok(false), None) => Err(unknown(what, name, presets)),
         _ => read_text(Path::new(name)),
     }
 }
 
-/// The text of the file at `path`.
+/// The text of the file at `path`, without a byte order mark. Besides files, standard input and other open
+/// descriptors are read (`/dev/stdin`, `/dev/fd/63`).
 ///
 /// # Errors
-/// A [`ConfigError`] for a file that is absent, a folder, larger than 4 MiB, or no text.
+/// A [`ConfigError`] for a file that is absent, a folder, a pipe, socket or device by its own name, larger than
+/// 4 MiB, or no text.
 pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     let fail = |message: String| ConfigError::whole(path.to_string_lossy(), message);
-    let bytes = read_bytes(path).map_err(|error| match error.kind() {
+    let unreadable = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => fail("there is no such file".to_owned()),
         ErrorKind::IsADirectory => fail("is a folder, expected a file".to_owned()),
         _ => fail(format!("cannot be read: {error}")),
-    })?;
+    };
+    // Opening a pipe would wait for someone to write to it.
+    let kind = path.metadata().map_err(unreadable)?.file_type();
+    if kind.is_dir() {
+        return Err(fail("is a folder, expected a file".to_owned()));
+    }
+    if !kind.is_file() && !is_open_descriptor(path) {
+        let error = fail("is a pipe, a socket or a device, expected a file".to_owned());
+        return Err(error.with_hint("to read from a pipe, give /dev/stdin"));
+    }
+    let bytes = read_bytes(path).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST {
         return Err(fail(format!("is larger than {} MiB, expected a small text file", LARGEST >> 20)));
     }
@@ -157,8 +173,13 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     })?;
     match text.find('\0') {
         Some(place) => Err(fail(format!("is not text: byte {place} is zero"))),
-        None => Ok(text),
+        None => Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)),
     }
+}
+
+/// Whether `path` names what this process has open, which cannot wait for a writer to come.
+fn is_open_descriptor(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
 }
 
 /// The bytes of a file, or just more than [`LARGEST`] of an endless one.

@@ -4,10 +4,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
 use ringlab_sim::config::nearest;
+use ringlab_sim::layout::LayoutError;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
-use ringlab_sim::schedule::{self, Options, Route, Schedule};
+use ringlab_sim::schedule::{self, BuildError, Options, Route, Schedule};
 use ringlab_sim::units::Tokens;
 
 use crate::args::{PassArg, RouteArg, SetupArgs, TransportArg, schedules};
@@ -100,10 +101,64 @@ impl Setup {
     /// The plan on another number of ranks.
     pub fn plan_on(&self, schedule: Schedule, pass: Pass, ranks: u32) -> Result<Plan> {
         let options = Options { pass, ..self.options };
-        schedule::build(schedule, &self.problem, ranks, &options).with_context(|| {
-            let hint = if self.options.pad { "" } else { " (--pad pads lengths that do not fit)" };
-            format!("cannot plan {schedule} on {ranks} ranks{hint}")
+        schedule::build(schedule, &self.problem, ranks, &options).map_err(|error| {
+            let pads =
+                matches!(error, BuildError::Layout(LayoutError::NotDivisible { .. })) && !self.options.pad;
+            let hint = if pads { " (--pad pads lengths that do not fit)" } else { "" };
+            anyhow::Error::new(error).context(format!("cannot plan {schedule} on {ranks} ranks{hint}"))
         })
+    }
+
+    /// What a user must know of how the problem was priced.
+    pub fn notes(&self) -> Vec<String> {
+        let (shape, model) = (&self.problem.shape, &self.model);
+        let mut notes = Vec::new();
+        for &pass in &self.passes {
+            if let Ok(kernel) = self.cluster.kernel(shape.head_dim, shape.dtype, pass)
+                && kernel.head_dim != shape.head_dim
+            {
+                notes.push(format!(
+                    "no {pass} kernel for heads of {}: that of {}",
+                    shape.head_dim, kernel.head_dim
+                ));
+            }
+        }
+        notes.extend(model.layer_note());
+        if let Some(stored) = model.stored_dtype.filter(|&d| d != shape.dtype) {
+            notes.push(format!("the model is stored in {stored}, this is for {} (--dtype)", shape.dtype));
+        }
+        if u64::from(shape.kv_heads) > model.kv_heads && u64::from(shape.heads) == model.heads {
+            let times = f64::from(shape.kv_heads) / model.kv_heads as f64;
+            notes
+                .push(format!("kv heads expanded to {}: transfers are {times}x the model's", shape.kv_heads));
+        }
+        notes
+    }
+
+    /// Does `f` for every schedule. One that cannot take the problem is left out with a remark if `tolerant`, and an
+    /// error otherwise; that none can is always an error, with one reason if they share it.
+    pub fn each_schedule<T>(
+        &self,
+        tolerant: bool,
+        mut f: impl FnMut(Schedule) -> Result<T>,
+    ) -> Result<(Vec<T>, Vec<String>)> {
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        for &schedule in &self.schedules {
+            match f(schedule) {
+                Ok(result) => done.push(result),
+                Err(error) if tolerant => failed.push((schedule, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        let reasons: Vec<String> = failed.iter().map(|(_, e)| e.root_cause().to_string()).collect();
+        if done.is_empty() && reasons.windows(2).all(|w| w[0] == w[1]) {
+            bail!("no schedule can take this problem: {}", reasons[0]);
+        }
+        let left_out: Vec<String> = failed.iter().map(|(s, e)| format!("{s}: {e:#}")).collect();
+        if done.is_empty() {
+            bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
+        }
+        Ok((done, left_out))
     }
 
     /// Messages that a transfer is cut into.

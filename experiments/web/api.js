@@ -25,24 +25,14 @@ export async function presetText(name) {
   return readAnswer(await fetch(`api/preset/${encodeURIComponent(name)}`));
 }
 
-let running = null;
-
-/** The prediction for `question`; a newer question gives up an older one, which then yields null. */
+/** The prediction for `question`. */
 export async function simulate(question) {
-  running?.abort();
-  const mine = new AbortController();
-  running = mine;
+  const request = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) };
+  let response;
   try {
-    const response = await fetch("api/simulate", {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify(question),
-      signal: mine.signal,
-    });
-    return JSON.parse(await readAnswer(response));
-  } catch (error) {
-    if (error.name === "AbortError") return null;
-    if (error instanceof Refused) throw error;
+    response = await fetch("api/simulate", request);
+  } catch {
     throw new Refused("the server does not answer; is ringlab explore still running?");
   }
+  return JSON.parse(await readAnswer(response));
 }

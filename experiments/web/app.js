@@ -6,15 +6,14 @@ import { seconds } from "./format.js";
 import { fromHash, question, toHash } from "./state.js";
 import { showAssumptions, showHeadline, showSchedules } from "./summary.js";
 
-/** A change is sent when no other one has followed for this long. */
-const DEBOUNCE_MS = 15;
-
 const byId = (id) => document.getElementById(id);
 
 let state = fromHash(location.hash);
 let controls = null;
-let timer = 0;
 let changedAt = performance.now();
+/** One question at a time: what changes meanwhile is asked when the answer is there. */
+let asking = false;
+let changedSince = false;
 let toml = "";
 
 const detail = new Detail((pass) => change({ shown_pass: pass }));
@@ -24,22 +23,27 @@ function change(changes) {
   controls.show(state);
   changedAt = performance.now();
   byId("status").dataset.busy = "true";
-  clearTimeout(timer);
-  timer = setTimeout(update, DEBOUNCE_MS);
+  update();
 }
 
 async function update() {
-  history.replaceState(null, "", toHash(state) || location.pathname);
+  changedSince = asking;
+  if (asking) return;
+  asking = true;
+  const began = changedAt;
   try {
-    const answer = await simulate(question(state));
-    if (answer) show(answer);
+    show(await simulate(question(state)), began);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     fail(error.message);
+  } finally {
+    asking = false;
   }
+  if (changedSince) update();
+  else history.replaceState(null, "", toHash(state) || location.pathname);
 }
 
-function show(answer) {
+function show(answer, began) {
   byId("error").hidden = true;
   byId("results").classList.remove("stale");
   showHeadline(answer);
@@ -48,7 +52,6 @@ function show(answer) {
   showAssumptions(answer);
   byId("command").textContent = answer.command;
   toml = answer.toml;
-  const began = changedAt;
   requestAnimationFrame(() => {
     const status = byId("status");
     delete status.dataset.busy;

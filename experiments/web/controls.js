@@ -7,6 +7,8 @@ const OWN = "own";
 /** The bandwidth sliders' ends: 1 GB/s and 2^11 GB/s, in quarters of a doubling. */
 const PER_DOUBLING = 4;
 const LOWEST = 1e9;
+/** The most ranks that the slider offers; the field beside it takes more. */
+const SLIDER_RANKS = 64;
 
 const byId = (id) => document.getElementById(id);
 
@@ -47,7 +49,8 @@ export class Controls {
     const block = 2 ** Number(byId("stripe").value);
     const named = [...document.querySelectorAll("#schedules input:checked")].map((box) => box.value);
     const striped = block > 1 ? `striped:${block}` : "striped";
-    const schedule = named.map((name) => (name === "striped" ? striped : name)).join(",");
+    const isAll = block === 1 && named.length === this.choices.schedules.length;
+    const schedule = isAll ? "all" : named.map((name) => (name === "striped" ? striped : name)).join(",");
     const show = this.state.show.startsWith("striped") ? { show: striped } : {};
     this.changed({ schedule, ...show });
   }
@@ -76,7 +79,7 @@ export class Controls {
     const area = byId(`${id}-text`);
     byId(id).addEventListener("change", async (event) => {
       if (event.target.value !== OWN) {
-        this.changed({ [id]: event.target.value, ...(id === "cluster" ? { link_bandwidth: "", nic_bandwidth: "" } : {}) });
+        this.changed({ [id]: event.target.value, ...(id === "cluster" ? this.withCluster(event.target.value) : {}) });
         return;
       }
       byId(`${id}-own`).hidden = false;
@@ -85,6 +88,13 @@ export class Controls {
       area.focus();
     });
     area.addEventListener("input", () => this.changed({ [id]: asText(area.value) }));
+  }
+
+  /** What changes along with the cluster: its own links, and no more ranks than it has GPUs. */
+  withCluster(name) {
+    const { gpus } = this.choices.clusters.find((c) => c.name === name) ?? { gpus: Infinity };
+    const changes = { link_bandwidth: "", nic_bandwidth: "" };
+    return Number(this.state.cp) > gpus ? { ...changes, cp: String(gpus) } : changes;
   }
 
   bindSequence() {
@@ -124,6 +134,8 @@ export class Controls {
     for (const id of ["transport", "route", "dtype", "batch", "cp", "chunks", "prefetch"]) setValue(byId(id), state[id]);
     for (const id of ["pad", "needed_only"]) byId(id).checked = state[id];
     for (const radio of document.querySelectorAll("input[name=pass]")) radio.checked = radio.value === state.pass;
+    const cluster = this.choices.clusters.find((c) => c.name === state.cluster);
+    byId("cp-slider").max = String(Math.min(cluster?.gpus ?? SLIDER_RANKS, SLIDER_RANKS));
     setValue(byId("cp-slider"), state.cp);
     byId("chunks-value").textContent = state.chunks;
     byId("prefetch-value").textContent = state.prefetch;
@@ -159,9 +171,9 @@ export class Controls {
 
   showBandwidth(id) {
     const cluster = this.choices.clusters.find((c) => c.name === this.state.cluster);
-    const preset = cluster ? cluster[id] : undefined;
+    const preset = cluster ? presetRate(cluster, id, this.state.transport) : undefined;
     const field = byId(`${id}-field`);
-    field.hidden = id === "nic_bandwidth" && (preset === null || preset === undefined);
+    field.hidden = id === "nic_bandwidth" && preset === undefined && cluster !== undefined;
     const given = this.state[id];
     const value = given ? bytesPerSecond(given) : preset ?? Infinity;
     const place = Number.isFinite(value) ? Math.round(PER_DOUBLING * Math.log2(value / LOWEST)) : 44;
@@ -183,7 +195,7 @@ export class Controls {
   }
 
   showSchedules() {
-    const names = this.state.schedule.split(",");
+    const names = this.state.schedule === "all" ? this.choices.schedules : this.state.schedule.split(",");
     for (const box of document.querySelectorAll("#schedules input")) {
       box.checked = names.some((n) => n.split(":")[0] === box.value.split(":")[0]);
     }
@@ -192,6 +204,12 @@ export class Controls {
     byId("stripe-value").textContent = block === 1 ? "1 token" : `${tokens(block)} tokens`;
     byId("stripe-field").hidden = !names.some((n) => n.startsWith("striped"));
   }
+}
+
+/** What a transfer reaches on a preset, null for an infinite rate, undefined where there is no such link. */
+function presetRate(cluster, id, transport) {
+  if (id === "nic_bandwidth") return cluster.nic_bandwidth ?? undefined;
+  return transport === "nccl" ? cluster.nccl_bandwidth : cluster.copy_bandwidth;
 }
 
 /** Leaves a control alone that already says so: its cursor stays where it is. */

@@ -60,15 +60,15 @@ export class Detail {
 
   /** Where the time of the idlest, a middling and the busiest rank goes. */
   showTimes() {
-    const total = this.view.makespan_ps * 1e-12;
-    const order = this.view.times.map((_, rank) => rank).sort((a, b) => this.view.times[a].busy_s - this.view.times[b].busy_s);
+    const total = this.view.makespan_ps;
+    const order = this.view.times.map((_, rank) => rank).sort((a, b) => this.view.times[a].busy_ps - this.view.times[b].busy_ps);
     const chosen = order.length <= 8 ? order.sort((a, b) => a - b) : [order[0], order[order.length >> 1], order[order.length - 1]];
     byId("times").replaceChildren(...chosen.map((rank) => timesRow(rank, this.view.times[rank], total)));
   }
 }
 
 function timesRow(rank, times, total) {
-  const parts = [["busy", times.busy_s, "computing"], ["exposed", times.exposed_s, "waiting for a transfer"], ["wait", times.wait_s, "nothing to do"]];
+  const parts = [["busy", times.busy_ps, "computing"], ["exposed", times.exposed_ps, "waiting for a transfer"], ["wait", times.wait_ps, "nothing to do"]];
   const bar = make("span", { className: "times-bar" });
   bar.setAttribute("aria-hidden", "true");
   for (const [name, value] of parts) {
@@ -76,8 +76,8 @@ function timesRow(rank, times, total) {
     part.style.width = `${(100 * value) / total}%`;
     bar.append(part);
   }
-  const text = parts.filter(([, value]) => value > 0).map(([, value, what]) => `${seconds(value, 3)} ${what}`).join(", ");
-  const share = make("span", { className: "times-share", textContent: percent(times.busy_s / total) });
+  const text = parts.filter(([, value]) => value > 0).map(([, value, what]) => `${seconds(value * 1e-12, 3)} ${what}`).join(", ");
+  const share = make("span", { className: "times-share", textContent: percent(times.busy_ps / total) });
   const row = make("li", { title: text }, make("span", { className: "times-rank", textContent: `rank ${rank}` }), bar, share);
   row.append(make("span", { className: "hidden-text", textContent: `: ${text}` }));
   return row;

@@ -13,20 +13,21 @@ function shape(tag, attributes, text) {
   return element;
 }
 
-/** What every step does: kernels by rank, and messages. */
+/** What every step does: kernels by rank, and the messages that travel meanwhile, which the next step needs. */
 export function stepsOf(view) {
   const { rank, class: kinds, step, q, kv, peer, bytes: moved, label } = view.spans;
-  const steps = [];
+  const attends = [];
+  const messages = [];
   for (let i = 0; i < rank.length; i += 1) {
     const kind = view.classes[kinds[i]];
-    const here = (steps[step[i]] ??= { attends: [], messages: [] });
     if (kind.track === 0 && kv[i] >= 0) {
-      here.attends.push({ rank: rank[i], q: q[i], kv: kv[i], masked: kind.hatching !== null, label: view.labels[label[i]] });
+      (attends[step[i]] ??= []).push({ rank: rank[i], q: q[i], kv: kv[i], label: view.labels[label[i]] });
     } else if (kind.track === 1) {
-      here.messages.push({ from: rank[i], to: peer[i], owner: kv[i] >= 0 ? kv[i] : q[i], isKv: kv[i] >= 0, bytes: moved[i], label: view.labels[label[i]] });
+      const message = { from: rank[i], to: peer[i], owner: kv[i] >= 0 ? kv[i] : q[i], isKv: kv[i] >= 0, bytes: moved[i], label: view.labels[label[i]] };
+      (messages[Math.max(step[i] - 1, 0)] ??= []).push(message);
     }
   }
-  return Array.from(steps, (s) => s ?? { attends: [], messages: [] });
+  return Array.from(attends, (a, t) => ({ attends: a ?? [], messages: messages[t] ?? [] }));
 }
 
 /** Draws the ring in `svg`. */
@@ -110,7 +111,7 @@ export class Ring {
     const moved = messages.reduce((sum, m) => sum + m.bytes, 0);
     const parts = [`Step ${t}: ${busy} of ${count(this.ranks, "rank")} compute`];
     if (helpers > 0) parts.push(`${helpers} of them for another rank`);
-    parts.push(messages.length > 0 ? `${count(messages.length, "message")}, ${bytes(moved)} in all` : "nothing is sent");
-    return `${parts.join(", ")}.`;
+    const sent = messages.length > 0 ? `${bytes(moved)} in ${count(messages.length, "message")}` : "nothing";
+    return `${parts.join(", ")}; ${t + 1 < this.steps.length ? `for the next step, ${sent} is sent` : `${sent} is left to send`}.`;
   }
 }

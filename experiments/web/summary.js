@@ -1,6 +1,6 @@
 // All schedules beside each other.
 import { make } from "./canvas.js";
-import { bytes, count, percent, seconds, times, tokens } from "./format.js";
+import { bytes, count, percent, seconds, times } from "./format.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -83,10 +83,15 @@ function barOf(share, mark) {
   return bar;
 }
 
+let shownAssumptions = "";
+
 /** The constants with their sources. */
 export function showAssumptions(answer) {
+  const text = JSON.stringify(answer.prediction.assumptions);
+  if (text === shownAssumptions) return;
+  shownAssumptions = text;
   const rows = answer.prediction.assumptions.map((a) => make("tr", {},
     make("th", { scope: "row", textContent: a.what }), make("td", { textContent: a.value }), make("td", { textContent: a.source })));
   byId("assumptions").replaceChildren(...rows);
-  byId("assumptions-source").textContent = `${answer.source} · ${tokens(answer.prediction.results[0].seq_len)} tokens`;
+  byId("assumptions-source").textContent = answer.source;
 }

@@ -59,7 +59,6 @@ class Timeline {
     this.heights = rowHeights(view.ranks);
     const { kernels, transfers, gap } = this.heights;
     this.rowHeight = kernels + 2 * transfers + gap;
-    this.patterns = null;
     this.canvas.setAttribute("aria-label",
       `Timeline of ${view.name} ${view.pass}, ${view.ranks} ranks, ${seconds(view.makespan_ps * PICO)}. ${HELP}`);
     this.describe();
@@ -80,7 +79,7 @@ class Timeline {
       const box = make("span", { className: "swatch" });
       box.style.background = kind.hatching
         ? `repeating-linear-gradient(${kind.hatching[0]}deg, ${kind.colour} 0 3px, ${kind.hatching[1]} 3px 4.3px)`
-        : kind.colour;
+        : visible(kind.colour);
       return make("li", {}, box, kind.name);
     };
     const idle = make("li", {}, make("span", { className: "swatch idle" }), "no kernel runs");
@@ -107,7 +106,7 @@ class Timeline {
     this.width = Math.max(this.scroller.clientWidth, GUTTER + 60);
     const height = AXIS + this.view.ranks * this.rowHeight + 2;
     const context = sharpContext(this.canvas, this.width, height);
-    this.patterns ??= this.view.classes.map((kind) => fill(context, kind));
+    this.patterns = this.view.classes.map((kind) => fill(context, kind));
     this.drawGround(context, height);
     context.save();
     context.beginPath();
@@ -310,9 +309,14 @@ class Timeline {
   }
 }
 
+/** Black is the page's ink, which is white on a dark page. */
+function visible(colour) {
+  return colour === "#000000" ? pageColour("--ink") : colour;
+}
+
 /** The paint of a kind of span. */
 function fill(context, kind) {
-  if (!kind.hatching) return kind.colour;
+  if (!kind.hatching) return visible(kind.colour);
   const size = 7;
   const tile = make("canvas", { width: size, height: size });
   const pen = tile.getContext("2d");

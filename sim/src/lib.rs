@@ -16,5 +16,6 @@ pub mod tiles;
 pub mod timeline;
 pub mod tokens;
 pub mod topology;
+pub mod training;
 pub mod units;
 pub mod work;

@@ -15,7 +15,7 @@ use std::ops::{Add, AddAssign, Div, Mul};
 
 use serde::{Serialize, Serializer};
 
-pub use parse::{Problem, Quantity, UnitError};
+pub use parse::{Amount, Problem, Quantity, UnitError};
 
 /// A count of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

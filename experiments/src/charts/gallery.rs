@@ -71,7 +71,7 @@ const ENTRIES: &[Entry] = &[
         None,
         None,
         "Vertical lines: the bandwidth from which on a block of c = N/P tokens hides the transfer of the next one, \
-         c = F e / (2 B (H/K) share), with the kernel's rate F and what copies reach of the link as B."
+         c = F e / (2 B (H/K) share), with the kernel's rate F."
     ),
     entry!(
         "memory",

@@ -17,6 +17,7 @@ pub use table::title;
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
+    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.spans, &args.report])?;
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?.disturbed(args.disturb.repeats()?);
     let prediction = Prediction::of(&setup, Setup::tolerates(&args.setup))?;
     write_files(args, &setup, &prediction)?;

@@ -74,9 +74,11 @@ struct Cluster {
     name: &'static str,
     summary: String,
     gpus: u32,
-    /// Bytes a second; `null` for an infinite rate.
-    link_bandwidth: f64,
-    /// Where there are several nodes.
+    /// What a transfer inside a node reaches by copy engine, bytes a second; `null` for an infinite rate.
+    copy_bandwidth: f64,
+    /// The same by NCCL.
+    nccl_bandwidth: f64,
+    /// What one between nodes reaches, where there are several.
     nic_bandwidth: Option<f64>,
 }
 
@@ -101,8 +103,9 @@ pub async fn presets() -> Response {
             name,
             summary: format!("{} x {} {}", c.nodes, c.gpus_per_node, c.device.name),
             gpus: c.gpus(),
-            link_bandwidth: c.fabric.topology.link_bandwidth().0,
-            nic_bandwidth: c.network.filter(|_| c.nodes > 1).map(|n| n.nic_bandwidth.0),
+            copy_bandwidth: c.fabric.copy.bandwidth.0,
+            nccl_bandwidth: c.fabric.nccl.bandwidth.0,
+            nic_bandwidth: c.network.filter(|_| c.nodes > 1).map(|n| n.transport.bandwidth.0),
         })
     });
     let models = presets::model_names().into_iter().filter_map(|name| {
@@ -194,6 +197,9 @@ fn matrix(setup: &Setup, schedule: Schedule, pass: Pass) -> Option<Coverage> {
 /// The page leaves out schedules that cannot take the problem; the command line, which refuses them when they are
 /// named, must not be told to try.
 fn keep_planned(entries: &mut [Entry], prediction: &Prediction) {
+    if prediction.left_out.is_empty() {
+        return;
+    }
     for entry in entries.iter_mut().filter(|e| e.key == "schedule") {
         entry.value = Value::List(prediction.rows.iter().map(|r| r.schedule.clone()).collect());
     }

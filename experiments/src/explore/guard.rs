@@ -58,13 +58,11 @@ fn is_own(host: &str) -> bool {
 
 /// Ends a request that takes longer than `limit`, its body included.
 pub async fn timed(limit: Duration, request: Request, next: Next) -> Response {
-    match tokio::time::timeout(limit, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            let text = format!("this took longer than {} s; ask for less\n", limit.as_secs());
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-        }
+    if let Ok(response) = tokio::time::timeout(limit, next.run(request)).await {
+        return response;
     }
+    let text = format!("this took longer than {} s; ask for less\n", limit.as_secs());
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
 #[cfg(test)]

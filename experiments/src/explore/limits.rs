@@ -14,7 +14,7 @@ pub const TOKENS: u64 = 64 << 20;
 /// Packed documents.
 pub const DOCUMENTS: usize = 1024;
 /// Sequences in a batch.
-pub const BATCH: u32 = 1024;
+pub const BATCH: u32 = 64;
 /// Schedules.
 pub const SCHEDULES: usize = 8;
 /// Operations of all plans.

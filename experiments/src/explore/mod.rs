@@ -39,17 +39,7 @@ async fn listen(address: SocketAddr) -> Result<()> {
     let cannot = || format!("cannot listen on {address}; give another --port or --listen");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
     announce(listener.local_addr().with_context(cannot)?)?;
-    let interrupted = async {
-        // Without a handler for the interrupt, the signal itself ends the process.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        std::process::exit(0);
-    };
-    tokio::select! {
-        result = axum::serve(listener, router()) => result.context("the server stopped"),
-        () = interrupted => Ok(()),
-    }
+    axum::serve(listener, router()).await.context("the server stopped")
 }
 
 /// The address on standard output, so that a program can read it; everything else on standard error.

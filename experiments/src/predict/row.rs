@@ -76,6 +76,8 @@ impl Row {
         let device = &setup.cluster.device;
         let Simulated { plan, metrics: first, .. } = &s.passes[0];
         let mut notes: Vec<&str> = s.passes.iter().flat_map(|s| &s.plan.notes).map(String::as_str).collect();
+        let of_setup = setup.notes();
+        notes.extend(of_setup.iter().map(String::as_str));
         notes.dedup();
         Self {
             schedule: s.schedule.to_string(),
@@ -92,7 +94,11 @@ impl Row {
             speedup_vs_ring: ring.map(|r| r.makespan_s / own.makespan_s),
             bound_speedup_vs_ring: ring.map(|r| r.critical_flops / own.critical_flops),
             speedup_vs_one_gpu: one_gpu.map(|g| g.makespan_s / own.makespan_s),
-            bubble_ratio: if own.makespan_s > 0.0 { 1.0 - busy / (ranks * own.makespan_s) } else { 0.0 },
+            bubble_ratio: if own.makespan_s > 0.0 {
+                (1.0 - busy / (ranks * own.makespan_s)).max(0.0)
+            } else {
+                0.0
+            },
             exposed_comm_s: metrics().map(|m| m.exposed_comm.as_secs_f64()).sum(),
             imbalance: first.imbalance,
             tflops_per_gpu,

@@ -112,7 +112,9 @@ fn section(section: &Section, scripts: &mut usize) -> String {
         intro => format!("<p class=\"intro\">{}</p>\n", escape(intro)),
     };
     let body = match &section.body {
-        Body::Text(paragraphs) => paragraphs.iter().map(|p| format!("<p>{}</p>\n", escape(p))).collect(),
+        Body::Text(paragraphs) => {
+            paragraphs.iter().flat_map(|p| ["<p>".to_owned(), escape(p), "</p>\n".to_owned()]).collect()
+        }
         Body::Code(code) => format!("<pre><code>{}</code></pre>\n", escape(code)),
         Body::Table(table) => html::table(table),
         Body::Timelines(views) => views.iter().map(|v| timeline(v, scripts)).collect(),

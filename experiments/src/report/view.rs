@@ -35,10 +35,11 @@ pub struct View {
 
 /// `busy + exposed + wait` is the makespan.
 #[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "the unit is in the name, which is what a page reads")]
 pub struct Times {
-    busy_s: f64,
-    exposed_s: f64,
-    wait_s: f64,
+    busy_ps: u64,
+    exposed_ps: u64,
+    wait_ps: u64,
 }
 
 /// How spans of one kind are drawn.
@@ -84,9 +85,9 @@ impl View {
             columns.push(plan, span, Class::of(&panel, span), labels.index(span.label(plan)));
         }
         let times = metrics.ranks.iter().map(|r| Times {
-            busy_s: r.busy.as_secs_f64(),
-            exposed_s: r.exposed.as_secs_f64(),
-            wait_s: r.wait.as_secs_f64(),
+            busy_ps: r.busy.0,
+            exposed_ps: r.exposed.0,
+            wait_ps: r.wait.0,
         });
         Self {
             name: plan.name.clone(),

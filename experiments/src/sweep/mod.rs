@@ -18,7 +18,7 @@ mod worker;
 pub use file::{Identity, Part};
 pub use grid::{Axis, Grid};
 pub use merge::merge;
-pub use point::{Mask, Point, Setting};
+pub use point::{Mask, Point, Rates, Setting};
 pub use row::HEADER;
 pub use stream::{Ended, Rows, Shard};
 pub use worker::Worker;

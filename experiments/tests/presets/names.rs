@@ -89,9 +89,40 @@ fn other_texts_are_read_alike() {
 }
 
 #[test]
-fn an_endless_file_ends() {
-    if Path::new("/dev/zero").exists() {
-        assert_eq!(failure("/dev/zero").message(), "is larger than 4 MiB, expected a small text file");
+fn a_byte_order_mark_is_no_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lengths.txt");
+    fs::write(&path, "\u{feff}1024, 2048\n").expect("written");
+    assert_eq!(presets::read_text(&path).expect("text"), "1024, 2048\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_sockets_and_devices_are_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let message = "is a pipe, a socket or a device, expected a file";
+    let (pipe, socket) = (folder.path().join("pipe"), folder.path().join("socket"));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    for path in [pipe.as_path(), &socket, Path::new("/dev/zero"), Path::new("/dev/null")] {
+        let error = presets::read_text(path).expect_err("not a file");
+        assert_eq!((error.message(), error.hint()), (message, Some("to read from a pipe, give /dev/stdin")));
+        assert_eq!(presets::model(&path.to_string_lossy()).expect_err("not a file").message(), message);
+        assert_eq!(failure(&path.to_string_lossy()).message(), message);
+    }
+}
+
+#[test]
+fn presets_of_the_other_kind_are_pointed_out() {
+    let error = failure("Llama-3-8B");
+    assert_eq!(
+        error.to_string(),
+        "Llama-3-8B: is a model, expected a cluster\n  = help: give it as the model, with --model"
+    );
+    for name in ["dgx-h100", "h100-2x8-rail"] {
+        let error = presets::model(name).expect_err(name);
+        assert_eq!(error.hint(), Some("give it as the cluster, with --cluster"));
     }
 }
 

@@ -234,7 +234,7 @@ impl Cluster {
     /// A [`ConfigError`] at the first key or value that is unknown, missing, malformed, out of range or
     /// contradicts another.
     pub fn parse(label: &str, text: &str) -> Result<Self, ConfigError> {
-        read::cluster(Source { label, text })
+        read::cluster(Source::new(label, text))
     }
 
     /// The TOML form, which [`Cluster::parse`] reads back as an equal cluster.

@@ -2,11 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::ops::{Range, RangeInclusive};
-use std::str::FromStr;
 
 use super::error::ConfigError;
 use super::nearest::nearest;
-use crate::units::UnitError;
+use crate::units::{Amount, UnitError};
 
 /// A configuration text under the label that its messages show.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +16,25 @@ pub struct Source<'a> {
     pub text: &'a str,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// `text`, which may open with a byte order mark, under `label`.
+    pub fn new(label: &'a str, text: &'a str) -> Self {
+        Self { label, text: text.trim_start_matches('\u{feff}') }
+    }
+
+    /// Whether this is JSON rather than TOML: how it opens decides, then the label's ending. A `[` opens a table in
+    /// TOML when a name or another `[` follows, a list in JSON otherwise.
+    pub fn is_json(self) -> bool {
+        let ends_in = |ending: &str| self.label.to_ascii_lowercase().ends_with(ending);
+        let text = self.text.trim();
+        let opens_list = text.strip_prefix('[').is_some_and(|rest| {
+            !rest.trim_start().starts_with(|c: char| c.is_alphabetic() || c == '[' || c == '"')
+        });
+        text.starts_with(['{', '/'])
+            || ends_in(".json")
+            || (!ends_in(".toml") && (opens_list || text == "null"))
+    }
+
     /// An error at the bytes `span` of the text.
     pub fn error(self, span: Range<usize>, message: impl Into<String>) -> ConfigError {
         ConfigError::at(self.label, self.text, span, message)
@@ -124,9 +141,9 @@ impl Field<'_> {
     }
 
     /// Text with a unit; a plain number is read as text, so that its error asks for the unit.
-    pub fn amount<T: FromStr<Err = UnitError>>(&self) -> Result<T, ConfigError> {
+    pub fn amount<T: Amount>(&self) -> Result<T, ConfigError> {
         let (Literal::Text(text) | Literal::Integer(text) | Literal::Real(text)) = &self.literal else {
-            return Err(self.mismatch("text with a number and a unit"));
+            return Err(self.mismatch(T::QUANTITY.form()));
         };
         text.parse().map_err(|error: UnitError| {
             self.error(format!("`{}`: {}", self.path, error.message())).with_hint(error.hint())

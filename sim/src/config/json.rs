@@ -29,7 +29,9 @@ impl<'a> Object<'a> {
         let start = skip_blank(source.text.as_bytes(), 0);
         let span = start..value_end(source.text.as_bytes(), start);
         if !source.text[start..].starts_with('{') {
-            return Err(source.error(span, "expected an object in braces"));
+            let found =
+                literal(&source.text[span.clone()]).map_or("null".to_owned(), |found| found.to_string());
+            return Err(source.error(span, format!("the file holds {found}, expected an object in braces")));
         }
         Self::at(source, String::new(), span)
     }
@@ -69,9 +71,38 @@ impl<'a> Object<'a> {
 
     fn single(&self, name: &str) -> Option<Field<'a>> {
         let member = self.members.iter().find(|member| member.key == name)?;
-        let literal = literal(&self.source.text[member.value.clone()])?;
-        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Some(Field { source: self.source, path, span: member.value.clone(), literal })
+        self.value(self.path_of(name), member.value.clone())
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// The value at `span`; `None` for null.
+    fn value(&self, path: String, span: Range<usize>) -> Option<Field<'a>> {
+        let literal = literal(&self.source.text[span.clone()])?;
+        Some(Field { source: self.source, path, span, literal })
+    }
+
+    /// A value that stands in for one the file leaves out, at the object's opening brace.
+    pub fn assumed(&self, name: &str, literal: Literal) -> Field<'a> {
+        Field { source: self.source, path: self.path_of(name), span: self.span.clone(), literal }
+    }
+
+    /// The keys in the order of the text.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|member| member.key.as_str())
+    }
+
+    /// The first list among `names`: itself and its items, nulls left out.
+    pub fn list(&self, names: &[&str]) -> Option<(Field<'a>, Vec<Field<'a>>)> {
+        let list = names
+            .iter()
+            .filter_map(|name| self.single(name))
+            .find(|field| self.source.text[field.span.clone()].starts_with('['))?;
+        let spans = items(self.source.text, list.span.start).into_iter().enumerate();
+        let items = spans.filter_map(|(i, span)| self.value(format!("{}[{i}]", list.path), span)).collect();
+        Some((list, items))
     }
 
     /// The object called `name`, `None` when there is no object of that name.
@@ -79,7 +110,7 @@ impl<'a> Object<'a> {
         let is_object =
             |member: &&Member| member.key == name && self.source.text[member.value.clone()].starts_with('{');
         let Some(member) = self.members.iter().find(is_object) else { return Ok(None) };
-        Self::at(self.source, name.to_owned(), member.value.clone()).map(Some)
+        Self::at(self.source, self.path_of(name), member.value.clone()).map(Some)
     }
 }
 
@@ -89,7 +120,12 @@ fn syntax(source: Source<'_>, error: &serde_json::Error) -> ConfigError {
     let line_start: usize =
         source.text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let start = (line_start + error.column().saturating_sub(1)).min(source.text.len());
-    source.error(start..start + 1, format!("not valid JSON: {message}"))
+    let found = source.error(start..start + 1, format!("not valid JSON: {message}"));
+    match source.text.get(start..).and_then(|rest| rest.chars().next()) {
+        Some('/' | '#') => found.with_hint("JSON has no comments; take them out"),
+        Some('N' | 'I') => found.with_hint("JSON has no NaN and no Infinity; write null"),
+        _ => found,
+    }
 }
 
 /// The value written as `raw`; `None` for null.
@@ -127,6 +163,22 @@ fn members(text: &str, open: usize) -> Vec<Member> {
         at = skip_blank(bytes, comma + 1);
     }
     members
+}
+
+/// The items of the list that opens at `open`, in a valid document.
+fn items(text: &str, open: usize) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut items = Vec::new();
+    let mut at = skip_blank(bytes, open + 1);
+    while bytes.get(at).is_some_and(|&byte| byte != b']') {
+        let item = at..value_end(bytes, at);
+        at = skip_blank(bytes, item.end);
+        items.push(item);
+        if bytes.get(at) == Some(&b',') {
+            at = skip_blank(bytes, at + 1);
+        }
+    }
+    items
 }
 
 fn skip_blank(bytes: &[u8], from: usize) -> usize {

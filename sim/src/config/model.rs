@@ -8,6 +8,7 @@ mod toml;
 
 use serde::Serialize;
 
+use super::cluster::Dtype;
 use super::error::ConfigError;
 use super::field::Source;
 use crate::units::{Bytes, Tokens};
@@ -43,9 +44,26 @@ pub struct Model {
     /// Longest sequence the model was built for, where it says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_positions: Option<Tokens>,
-    /// Keys that a query sees at most, where the model limits them.
+    /// Keys that a query sees at most, where every layer limits them to the same number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sliding_window: Option<Tokens>,
+    /// Which layers limit them, where only some do; then `sliding_window` is `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_mix: Option<LayerMix>,
+    /// Type that the weights are stored in, where the file says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_dtype: Option<Dtype>,
+}
+
+/// Layers that attend to all earlier tokens next to layers that attend to a window of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerMix {
+    /// Layers that attend to all earlier tokens; at least one.
+    pub causal: u64,
+    /// Layers that attend to the window; at least one.
+    pub windowed: u64,
+    /// Keys that a query of a windowed layer sees at most.
+    pub window: Tokens,
 }
 
 /// Experts of a feed-forward layer.
@@ -58,17 +76,29 @@ pub struct Moe {
 }
 
 impl Model {
-    /// Reads a model: TOML, or a HuggingFace `config.json` when `text` opens with a brace.
+    /// Reads a model: TOML, or a HuggingFace `config.json` when `text` opens like JSON or `label` ends in `.json`.
     ///
     /// In TOML every key is known and `kv_heads` (as many as `heads`), `head_dim` (`hidden / heads`),
-    /// `experts`, `tied_embeddings` (false), `gated_mlp` (true), `max_positions` and `sliding_window` may be
-    /// left out. In JSON other fields are ignored.
+    /// `experts`, `tied_embeddings` (false), `gated_mlp` (true), `max_positions`, `sliding_window` and
+    /// `windowed_layers` (all, where there is a window) may be left out. In JSON other fields are ignored.
     ///
     /// # Errors
-    /// A [`ConfigError`] at the first field that is missing, malformed, out of range or contradicts another.
+    /// A [`ConfigError`] at the first field that is missing, malformed, out of range or contradicts another, or
+    /// that says that attention differs between layers in a way that [`LayerMix`] does not hold.
     pub fn parse(label: &str, text: &str) -> Result<Self, ConfigError> {
-        let source = Source { label, text };
-        if text.trim_start().starts_with('{') { huggingface::read(source) } else { toml::read(source) }
+        let source = Source::new(label, text);
+        if source.is_json() { huggingface::read(source) } else { toml::read(source) }
+    }
+
+    /// What a reader must know where layers differ: figures for one layer are not those for all.
+    pub fn layer_note(&self) -> Option<String> {
+        self.layer_mix.map(|LayerMix { causal, windowed, window: Tokens(window) }| {
+            format!(
+                "{causal} of {} layers attend to all earlier tokens, {windowed} to a window of {window}: the figures \
+                 are for one layer that attends to all; use --mask window:{window} for the others",
+                self.layers
+            )
+        })
     }
 
     /// Bytes of K and V of one token in one layer: `2 * kv_heads * head_dim * element`.

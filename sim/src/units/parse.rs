@@ -3,7 +3,9 @@
 //!
 //! A lower-case `b` is a bit and an upper-case `B` a byte, so units keep their case. Prefixes k, M, G, T and P
 //! are powers of 1000; Ki, Mi, Gi and Ti, powers of 1024, go with bytes, bits and tokens. A rate may be
-//! `infinite`.
+//! `infinite`; one below 1 MB/s or 1 GFLOP/s is taken for a mistake, since times over it leave 64 bits.
+
+mod message;
 
 use std::str::FromStr;
 
@@ -27,31 +29,6 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// The name with its article, for messages.
-    fn name(self) -> &'static str {
-        match self {
-            Self::TokenCount => "a token count",
-            Self::Memory => "a memory size",
-            Self::Bandwidth => "a bandwidth",
-            Self::Operations => "an operation count",
-            Self::ComputeRate => "a compute rate",
-            Self::Time => "a time",
-        }
-    }
-
-    /// Two spellings of `number` that would be read.
-    fn spellings(self, number: &str) -> [String; 2] {
-        let units = match self {
-            Self::TokenCount => ["", "Ki"],
-            Self::Memory => [" GB", " GiB"],
-            Self::Bandwidth => [" GB/s", " Gb/s"],
-            Self::Operations => [" TFLOP", " PFLOP"],
-            Self::ComputeRate => [" TFLOP/s", " PFLOP/s"],
-            Self::Time => [" us", " ms"],
-        };
-        units.map(|unit| format!("{number}{unit}"))
-    }
-
     /// The largest amount that is read, in the base unit, and how to say it.
     ///
     /// Token counts stay small enough for their square to fit 64 bits, bytes and picoseconds for an exact `f64`.
@@ -63,6 +40,15 @@ impl Quantity {
             Self::Operations => (1e30, "1e15 PFLOP"),
             Self::ComputeRate => (1e21, "1e6 PFLOP/s"),
             Self::Time => (3.6e15, "3600 s"),
+        }
+    }
+
+    /// The smallest rate that is read, in the base unit, and how to say it.
+    fn floor(self) -> Option<(f64, &'static str)> {
+        match self {
+            Self::Bandwidth => Some((1e6, "1 MB/s")),
+            Self::ComputeRate => Some((1e9, "1 GFLOP/s")),
+            _ => None,
         }
     }
 
@@ -84,6 +70,8 @@ pub enum Problem {
     NotANumber,
     /// A number without the unit that it needs.
     MissingUnit,
+    /// Digits in groups, or a decimal comma; how it is to be written comes with it.
+    Separator(String),
     /// A unit that no quantity has.
     UnknownUnit(String),
     /// A unit of something else.
@@ -92,6 +80,8 @@ pub enum Problem {
     Negative,
     /// Zero where only a positive amount makes sense.
     Zero,
+    /// A rate above zero, but below what any link or device has.
+    TooSmall,
     /// Above what is read, or not finite.
     TooLarge,
     /// A fraction of something indivisible: a byte, a token, a picosecond.
@@ -108,58 +98,6 @@ pub struct UnitError {
     pub quantity: Quantity,
     /// What is wrong.
     pub problem: Problem,
-}
-
-impl UnitError {
-    /// What is wrong, without the hint.
-    pub fn message(&self) -> String {
-        let (text, name) = (&self.text, self.quantity.name());
-        match &self.problem {
-            Problem::Empty => format!("expected {name}, found nothing"),
-            Problem::NotANumber => format!("expected {name}, found `{text}`, which is not a number"),
-            Problem::MissingUnit => format!("`{text}` has no unit, expected {name}"),
-            Problem::UnknownUnit(unit) => format!("unknown unit `{unit}`, expected {name}"),
-            Problem::OtherQuantity(unit, found) => {
-                format!("`{unit}` is the unit of {}, expected {name}", found.name())
-            }
-            Problem::Negative => format!("`{text}` is negative, expected {name}"),
-            Problem::Zero => format!("`{text}` is zero, expected {name} above zero"),
-            Problem::TooLarge => {
-                format!("`{text}` is too large, expected {name} of at most {}", self.quantity.limit().1)
-            }
-            Problem::Fraction => format!("`{text}` is not whole, expected {name} in whole {}", self.grain()),
-        }
-    }
-
-    /// How to write it instead.
-    pub fn hint(&self) -> String {
-        let number = split_number(&self.text).map_or("450", |(number, _)| number.trim_start_matches('-'));
-        let [first, second] = self.quantity.spellings(number);
-        match &self.problem {
-            Problem::UnknownUnit(unit) if self.quantity == Quantity::TokenCount && is_bare_kilo(unit) => {
-                format!("write {number}{unit}i for powers of 1024, or the plain count")
-            }
-            Problem::NotANumber if self.quantity.is_rate() => {
-                format!("write {first}, {second} or infinite")
-            }
-            Problem::TooLarge | Problem::Zero | Problem::Fraction => {
-                format!("check the number and its prefix, as in {}", self.quantity.spellings("8")[0])
-            }
-            _ => format!("write {first} or {second}"),
-        }
-    }
-
-    fn grain(&self) -> &'static str {
-        match self.quantity {
-            Quantity::TokenCount => "tokens",
-            Quantity::Time => "picoseconds",
-            _ => "bytes",
-        }
-    }
-}
-
-fn is_bare_kilo(unit: &str) -> bool {
-    matches!(unit, "K" | "M")
 }
 
 /// Splits `text` into a leading decimal number and the trimmed rest.
@@ -183,6 +121,22 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
         end += if exponent > 0 { 1 + sign + exponent } else { 0 };
     }
     Some((&text[..end], text[end..].trim_start()))
+}
+
+/// `text` with the separators between its digits gone, or its decimal comma turned to a point; `None` where it has
+/// neither.
+fn without_separators(text: &str) -> Option<String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && !"+-_,' ".contains(c)).unwrap_or(text.len());
+    let (number, rest) = text.split_at(text[..end].trim_end().len());
+    let groups: Vec<&str> = number.trim_start_matches(['+', '-']).split(['_', ',', '\'', ' ']).collect();
+    let are_digits = |group: &&str| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit());
+    let spaced_apart = number.contains(' ') && groups[1..].iter().any(|group| group.len() != 3);
+    if groups.len() < 2 || !groups.iter().all(are_digits) || spaced_apart {
+        return None;
+    }
+    let decimal = groups.len() == 2 && number.contains(',') && groups[1].len() != 3;
+    let digits = groups.join(if decimal { "." } else { "" });
+    Some(format!("{digits}{rest}"))
 }
 
 /// The size of a unit in the base unit: a power of ten times a power of two, so that amounts stay exact.
@@ -253,6 +207,9 @@ fn amount(text: &str, quantity: Quantity) -> Result<f64, UnitError> {
     if quantity.is_rate() && text == "infinite" {
         return Ok(f64::INFINITY);
     }
+    if let Some(plain) = without_separators(text) {
+        return fail(Problem::Separator(plain));
+    }
     let Some((number, unit)) = split_number(text) else { return fail(Problem::NotANumber) };
     let size = match look_up(unit) {
         Some((found, size)) if found == quantity => size,
@@ -270,6 +227,8 @@ fn check(value: f64, quantity: Quantity) -> Result<f64, Problem> {
         Err(Problem::Negative)
     } else if value == 0.0 && (quantity.is_rate() || quantity == Quantity::TokenCount) {
         Err(Problem::Zero)
+    } else if quantity.floor().is_some_and(|(floor, _)| value < floor) {
+        Err(Problem::TooSmall)
     } else if value.is_nan() || value > quantity.limit().0 {
         Err(Problem::TooLarge)
     } else if quantity.is_whole() && value.fract() != 0.0 {
@@ -279,8 +238,17 @@ fn check(value: f64, quantity: Quantity) -> Result<f64, Problem> {
     }
 }
 
+/// A type that is read from text with a unit.
+pub trait Amount: FromStr<Err = UnitError> {
+    /// What it measures.
+    const QUANTITY: Quantity;
+}
+
 macro_rules! from_text {
     ($($name:ident: $quantity:ident),*) => {$(
+        impl Amount for $name {
+            const QUANTITY: Quantity = Quantity::$quantity;
+        }
         impl FromStr for $name {
             type Err = UnitError;
             fn from_str(text: &str) -> Result<Self, UnitError> {

@@ -15,10 +15,10 @@ fn rates_read_bytes_bits_and_prefixes() {
         ("3.35 TB/s", 3.35e12),
         ("1 GiB/s", 1_073_741_824.0),
         ("  12.5   MB/s ", 12.5e6),
-        ("1e3 B/s", 1000.0),
+        ("1e6 B/s", 1e6),
         ("2.039 TB/s", 2_039_000_000_000.0),
         ("2.039e3 GB/s", 2_039_000_000_000.0),
-        ("1.5e0 Kib/s", 192.0),
+        ("16.5e0 Mib/s", 2_162_688.0),
         ("infinite", f64::INFINITY),
     ];
     for (text, expected) in cases {
@@ -64,6 +64,11 @@ fn each_wrong_bandwidth_has_its_problem() {
         (".5 GB/s", Problem::NotANumber),
         ("-450 GB/s", Problem::Negative),
         ("0 GB/s", Problem::Zero),
+        ("1 B/s", Problem::TooSmall),
+        ("999 kB/s", Problem::TooSmall),
+        ("7.9 Mb/s", Problem::TooSmall),
+        ("1,500 GB/s", Problem::Separator("1500 GB/s".to_owned())),
+        ("3,35 TB/s", Problem::Separator("3.35 TB/s".to_owned())),
         ("1e400 GB/s", Problem::TooLarge),
         ("1e99999999999999999999 GB/s", Problem::TooLarge),
         ("1e-99999999999999999999 GB/s", Problem::Zero),
@@ -112,7 +117,7 @@ fn messages_say_what_to_write() {
     );
     assert_eq!(
         says("128K".parse::<Tokens>().unwrap_err()),
-        "unknown unit `K`, expected a token count: write 128Ki for powers of 1024, or the plain count"
+        "unknown unit `K`, expected a token count: write 128000 or 128Ki"
     );
     assert_eq!(
         says("nan".parse::<FlopsPerSec>().unwrap_err()),
@@ -122,6 +127,59 @@ fn messages_say_what_to_write() {
     assert_eq!(
         says("-2 us".parse::<SimTime>().unwrap_err()),
         "`-2 us` is negative, expected a time: write 2 us or 2 ms"
+    );
+}
+
+#[test]
+fn rates_start_where_times_stay_in_range() {
+    assert_eq!("1 MB/s".parse(), Ok(BytesPerSec(1e6)));
+    assert_eq!("8 Mb/s".parse(), Ok(BytesPerSec(1e6)));
+    assert_eq!("1 GFLOP/s".parse(), Ok(FlopsPerSec(1e9)));
+    assert_eq!(
+        "1 FLOP/s".parse::<FlopsPerSec>().unwrap_err().to_string(),
+        "`1 FLOP/s` is too small, expected a compute rate of at least 1 GFLOP/s: \
+         check the number and its prefix, as in 8 TFLOP/s"
+    );
+}
+
+#[test]
+fn hints_for_tokens_can_be_typed() {
+    let hint = |text: &str| text.parse::<Tokens>().expect_err(text).hint();
+    let range = "counts go from 1 to 2048Mi tokens";
+    let cases = [
+        ("131_072", "write 131072 or 128Ki"),
+        ("131,072", "write 131072 or 128Ki"),
+        ("131 072 tokens", "write 131072 tokens or 128Ki"),
+        ("1'000'000", "write 1000000"),
+        ("4,294,967,296", range),
+        ("1,5", "write 1 or 2"),
+        ("128k", "write 128000 or 128Ki"),
+        ("1.5M", "write 1500000 or 1.5Mi"),
+        ("0.001k", "write 1"),
+        ("4G", range),
+        ("128ki", "write 128Ki"),
+        ("0", range),
+        ("4096Mi", range),
+        ("1.5", "write 1 or 2"),
+        ("0.3Ki", "write 307 or 308"),
+        ("0.25", "write 1 or more"),
+        ("-1", "write 1 or 1Ki"),
+        ("many", "write 131072 or 128Ki"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(hint(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn hints_for_other_amounts_keep_the_number() {
+    assert_eq!("0".parse::<SimTime>().unwrap_err().hint(), "write 0 us");
+    assert_eq!("5".parse::<SimTime>().unwrap_err().hint(), "write 5 us or 5 ms");
+    assert_eq!("3,35 TB/s".parse::<BytesPerSec>().unwrap_err().hint(), "write 3.35 TB/s");
+    assert_eq!("1_500".parse::<BytesPerSec>().unwrap_err().hint(), "write 1500 GB/s");
+    assert_eq!(
+        "0 GB/s".parse::<BytesPerSec>().unwrap_err().hint(),
+        "check the number and its prefix, as in 8 GB/s, or write infinite for what takes no time"
     );
 }
 
@@ -191,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn exact_text_reads_back(bytes in 0_u64..1 << 53, ps in 0_u64..3_600_000_000_000_000, rate in 1e-3_f64..1e18) {
+    fn exact_text_reads_back(bytes in 0_u64..1 << 53, ps in 0_u64..3_600_000_000_000_000, rate in 1e6_f64..1e18) {
         prop_assert_eq!(format!("{:#}", Bytes(bytes)).parse(), Ok(Bytes(bytes)));
         prop_assert_eq!(format!("{:#}", SimTime(ps)).parse(), Ok(SimTime(ps)));
         prop_assert_eq!(format!("{:#}", BytesPerSec(rate)).parse(), Ok(BytesPerSec(rate)));

@@ -31,21 +31,26 @@ pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
 /// One line that says what was simulated.
 pub fn title(setup: &Setup) -> String {
     format!(
-        "{} on {} x {}: {} tokens, {} mask, one attention layer",
+        "{} on {} x {}: {} tokens{}, {} mask, one attention layer",
         setup.model.name,
         setup.cp,
         setup.cluster.device.name,
         tokens(setup.problem.tokens()),
+        documents(setup),
         setup.problem.pattern,
     )
 }
 
-fn heading(setup: &Setup, rows: &[Row]) -> String {
-    let s = &setup.problem.shape;
-    let documents = match setup.problem.documents.len() {
+fn documents(setup: &Setup) -> String {
+    match setup.problem.documents.len() {
         1 => String::new(),
         n => format!(" in {n} documents"),
-    };
+    }
+}
+
+fn heading(setup: &Setup, rows: &[Row]) -> String {
+    let s = &setup.problem.shape;
+    let documents = documents(setup);
     let batch = if s.batch > 1 { format!(", batch {}", s.batch) } else { String::new() };
     format!(
         "One attention layer of {}: {} query and {} kv heads of {}, {}{batch}\n{} tokens{documents}, {} mask, {}, on \
@@ -111,13 +116,17 @@ fn spreads(setup: &Setup, rows: &[Row]) -> Vec<String> {
 }
 
 fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
-    let mut lines = vec![
-        format!(
-            "time: one layer; the model has {}, so attention takes {} for {}",
+    let all_layers = match setup.model.layer_mix {
+        Some(_) => "layers differ, so there is no figure for all of them".to_owned(),
+        None => format!(
+            "the model has {}, so attention takes {} for {}",
             setup.model.layers,
             seconds(rows[0].makespan_s * setup.model.layers as f64),
             rows[0].schedule
         ),
+    };
+    let mut lines = vec![
+        format!("time: one layer; {all_layers}"),
         "vs ring, vs 1 GPU: speed-up; bound: what balance alone allows over ring, at equal kernel rates"
             .into(),
         "bubble: share of the GPUs' time in which they do not compute".into(),
@@ -141,7 +150,12 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
 }
 
 fn seconds(s: f64) -> String {
-    if s == 0.0 { "0".into() } else { SimTime::from_secs_f64(s).to_string() }
+    const DAY: f64 = 86_400.0;
+    match s {
+        _ if s == 0.0 => "0".into(),
+        _ if s >= DAY => format!("{:.1} days", s / DAY),
+        _ => SimTime::from_secs_f64(s).to_string(),
+    }
 }
 
 fn times(ratio: Option<f64>) -> String {

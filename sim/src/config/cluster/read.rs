@@ -4,6 +4,8 @@ use super::{
     Cluster, Device, Dtype, Fabric, FabricTopology, Host, KernelRow, Network, NetworkTopology, Peak, Reached,
     Transport,
 };
+use toml::de::DeTable;
+
 use crate::config::error::ConfigError;
 use crate::config::field::{Field, Keyword, Source};
 use crate::config::section::{Keys, Section, parse_toml};
@@ -91,8 +93,26 @@ const KERNEL: Keys = &[
 /// Most GPUs of a cluster.
 const GPUS: u32 = 1 << 16;
 
+/// Keys that only a model has.
+const MODEL: &[&str] = &["layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab"];
+
+/// Says so where the text has keys of a model.
+fn refuse_model(source: Source<'_>, document: &DeTable<'_>) -> Result<(), ConfigError> {
+    let key = document.keys().find(|key| MODEL.contains(&key.get_ref().as_ref()));
+    let Some(key) = key else { return Ok(()) };
+    let message = format!("`{}` belongs to a model, expected a cluster", key.get_ref());
+    Err(source.error(key.span(), message).with_hint(AS_MODEL))
+}
+
+const AS_MODEL: &str = "give this file as the model, with --model";
+
 pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
+    if source.is_json() && !source.text.trim().is_empty() {
+        let error = ConfigError::whole(source.label, "looks like JSON, but a cluster is TOML");
+        return Err(error.with_hint(format!("if it is a model's config.json, {AS_MODEL}")));
+    }
     let document = parse_toml(source)?;
+    refuse_model(source, document.get_ref())?;
     let root = Section::root(source, &document, CLUSTER)?;
     let nodes = root.required("nodes")?;
     let per_node = root.required("gpus_per_node")?;

@@ -224,13 +224,13 @@ fn amounts_ask_for_their_unit_at_their_place() {
         ),
         (
             "\"369 GB/s\"",
-            "nan",
-            "`fabric.copy.bandwidth`: expected a bandwidth, found `nan`, which is not a number",
+            "\"369 GB\"",
+            "`fabric.copy.bandwidth`: `GB` is the unit of a memory size, expected a bandwidth",
         ),
         (
             "\"369 GB/s\"",
-            "\"369 GB\"",
-            "`fabric.copy.bandwidth`: `GB` is the unit of a memory size, expected a bandwidth",
+            "\"1 B/s\"",
+            "`fabric.copy.bandwidth`: `1 B/s` is too small, expected a bandwidth of at least 1 MB/s",
         ),
         ("\"369 GB/s\"", "true", "`fabric.copy.bandwidth` is true, expected text with a number and a unit"),
         (

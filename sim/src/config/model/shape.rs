@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::config::error::ConfigError;
 use crate::config::field::Field;
+use crate::units::Tokens;
 
 // Bounds keep every weight count within 64 bits: 3 * 2^20 * 2^20 * 2^11 * 2^10 < 2^63.
 pub(super) const LAYERS: RangeInclusive<u64> = 1..=1 << 10;
@@ -47,6 +48,27 @@ pub(super) fn head_shape(
         }
     };
     Ok(HeadShape { hidden: width, heads: count, kv_heads: kv, head_dim: dim })
+}
+
+/// What the layers attend to: one window for all, or some with and some without.
+pub(super) struct LayerAttention {
+    pub sliding_window: Option<Tokens>,
+    pub mix: Option<super::LayerMix>,
+}
+
+impl LayerAttention {
+    /// `windowed` of `layers` layers have `window`, where there is one.
+    pub fn new(layers: u64, windowed: u64, window: Option<Tokens>) -> Self {
+        let causal = layers - windowed.min(layers);
+        match window {
+            Some(_) if causal == 0 => Self { sliding_window: window, mix: None },
+            Some(window) if windowed > 0 => {
+                let mix = super::LayerMix { causal, windowed, window };
+                Self { sliding_window: None, mix: Some(mix) }
+            }
+            _ => Self { sliding_window: None, mix: None },
+        }
+    }
 }
 
 /// Holds that no token goes through more experts than there are.

@@ -1,5 +1,8 @@
 //! Both forms of a model: what they read, and the exact place of what they refuse.
 
+mod layers;
+mod names;
+
 use proptest::prelude::*;
 
 use super::*;
