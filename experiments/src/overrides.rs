@@ -1,118 +1,71 @@
 //! Options that change a cluster's links.
 
 use anyhow::{Result, bail};
-use ringlab_sim::config::cluster::{Cluster, FabricTopology, Transport};
+use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::units::BytesPerSec;
 
 use crate::args::SetupArgs;
+use crate::sweep::Rates;
 
 /// Changes `cluster` as `args` say, and its sources along.
 pub fn apply(args: &SetupArgs, cluster: &mut Cluster) -> Result<()> {
-    if let Some(rate) = args.link_bandwidth {
-        set_link(cluster, rate)?;
+    let rates = Rates { link: args.link_bandwidth, nic: args.nic_bandwidth };
+    if rates.nic.is_some() && cluster.network.is_none() {
+        bail!(
+            "the cluster {} has no network between nodes, so --nic-bandwidth changes nothing",
+            cluster.name
+        );
     }
-    if let Some(rate) = args.nic_bandwidth {
-        set_nic(cluster, rate)?;
+    let old = cluster.clone();
+    *cluster = rates.apply(cluster);
+    if rates.link.is_some() {
+        let (fabric, before) = (&mut cluster.fabric, &old.fabric);
+        note(&mut fabric.source, fabric.topology.link_bandwidth(), before.topology.link_bandwidth());
+        note(&mut fabric.copy.source, fabric.copy.bandwidth, before.copy.bandwidth);
+        note(&mut fabric.nccl.source, fabric.nccl.bandwidth, before.nccl.bandwidth);
+    }
+    if let (true, Some(network), Some(before)) = (rates.nic.is_some(), &mut cluster.network, &old.network) {
+        note(&mut network.source, network.nic_bandwidth, before.nic_bandwidth);
+        note(&mut network.transport.source, network.transport.bandwidth, before.transport.bandwidth);
     }
     Ok(())
 }
 
-/// How rates change when a link's goes from `old` to `new`.
-#[derive(Clone, Copy)]
-struct Change {
-    old: BytesPerSec,
-    new: BytesPerSec,
-}
-
-impl Change {
-    fn new(what: &str, old: BytesPerSec, new: BytesPerSec) -> Result<Self> {
-        if new.0 > 0.0 {
-            return Ok(Self { old, new });
-        }
-        bail!("a {what} of {new} moves nothing; give a rate above zero")
-    }
-
-    /// In proportion; an infinite rate, which has none, becomes the new one.
-    fn scale(self, rate: &mut BytesPerSec) {
-        rate.0 =
-            if self.old.0.is_finite() { rate.0 * self.new.0 / self.old.0 } else { self.new.0.min(rate.0) };
-    }
-
-    fn scale_transport(self, what: &str, transport: &mut Transport) {
-        self.scale(&mut transport.bandwidth);
-        self.note(what, &mut transport.source);
-    }
-
-    fn note(self, what: &str, source: &mut String) {
-        *source = format!("bandwidth for a {what} of {} instead of {}; {source}", self.new, self.old);
-    }
-}
-
-/// Sets the raw rate of links inside a node; what transfers reach over them changes in proportion.
-pub fn set_link(cluster: &mut Cluster, rate: BytesPerSec) -> Result<()> {
-    let fabric = &mut cluster.fabric;
-    let change = Change::new("link bandwidth", fabric.topology.link_bandwidth(), rate)?;
-    match &mut fabric.topology {
-        FabricTopology::Nvswitch { link_bandwidth } | FabricTopology::Torus { link_bandwidth, .. } => {
-            *link_bandwidth = rate;
-        }
-        FabricTopology::Pcie { link_bandwidth, host_bridge_bandwidth, .. } => {
-            *link_bandwidth = rate;
-            change.scale(host_bridge_bandwidth);
-        }
-    }
-    change.note("link", &mut fabric.source);
-    change.scale_transport("link", &mut fabric.copy);
-    change.scale_transport("link", &mut fabric.nccl);
-    Ok(())
-}
-
-/// Sets the rate of NICs, and what transfers reach over them in proportion.
-pub fn set_nic(cluster: &mut Cluster, rate: BytesPerSec) -> Result<()> {
-    let Some(network) = &mut cluster.network else {
-        bail!("the cluster {} has no network between nodes, so --nic-bandwidth changes nothing", cluster.name)
-    };
-    let change = Change::new("NIC bandwidth", network.nic_bandwidth, rate)?;
-    network.nic_bandwidth = rate;
-    change.note("NIC", &mut network.source);
-    change.scale_transport("NIC", &mut network.transport);
-    Ok(())
+/// Says in a section's source that its rate is not the source's.
+fn note(source: &mut String, new: BytesPerSec, old: BytesPerSec) {
+    *source = format!("bandwidth as asked for, {new} instead of {old}; {source}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::presets;
+    use crate::runfile::{Entry, Value, setup_args};
+
+    fn applied(name: &str, key: &str, rate: &str) -> Result<Cluster> {
+        let args = setup_args(&[Entry { key: key.into(), value: Value::Text(rate.into()) }])?;
+        let mut cluster = presets::cluster(name)?;
+        apply(&args, &mut cluster)?;
+        Ok(cluster)
+    }
 
     #[test]
-    fn transfers_change_in_proportion_and_say_so() {
-        let mut cluster = presets::cluster("dgx-h100").unwrap();
-        set_link(&mut cluster, BytesPerSec(45e9)).unwrap();
-        set_nic(&mut cluster, BytesPerSec(100e9)).unwrap();
+    fn rates_change_and_their_sources_say_so() {
+        let cluster = applied("dgx-h100", "link_bandwidth", "45 GB/s").unwrap();
         assert_eq!(cluster.fabric.topology.link_bandwidth(), BytesPerSec(45e9));
-        assert!((cluster.fabric.copy.bandwidth.0 - 36.88e9).abs() < 1.0);
-        assert!((cluster.fabric.nccl.bandwidth.0 - 28.01e9).abs() < 1.0);
-        let network = cluster.network.as_ref().unwrap();
-        assert!((network.transport.bandwidth.0 - 96e9).abs() < 1.0);
-        assert!(
-            cluster.fabric.copy.source.starts_with("bandwidth for a link of 45 GB/s instead of 450 GB/s; ")
-        );
-        assert_eq!(Cluster::parse("changed", &cluster.to_toml()).unwrap().name, "dgx-h100");
+        assert_eq!(cluster.fabric.copy.bandwidth, BytesPerSec(45e9));
+        let source = &cluster.fabric.copy.source;
+        assert!(source.starts_with("bandwidth as asked for, 45 GB/s instead of 368.8 GB/s; "), "{source}");
+        assert_eq!(Cluster::parse("changed", &cluster.to_toml()).unwrap(), cluster);
+
+        let cluster = applied("dgx-h100", "nic_bandwidth", "400 Gb/s").unwrap();
+        let source = &cluster.network.unwrap().transport.source;
+        assert!(source.starts_with("bandwidth as asked for, 50 GB/s instead of 48 GB/s; "), "{source}");
     }
 
     #[test]
-    fn an_ideal_link_becomes_a_real_one() {
-        let mut cluster = presets::cluster("ideal").unwrap();
-        set_link(&mut cluster, BytesPerSec(1e9)).unwrap();
-        assert_eq!(cluster.fabric.copy.bandwidth, BytesPerSec(1e9));
-    }
-
-    #[test]
-    fn nothing_moves_over_no_link() {
-        let mut cluster = presets::cluster("dgx-h100").unwrap();
-        assert!(set_link(&mut cluster, BytesPerSec(0.0)).unwrap_err().to_string().contains("above zero"));
-        cluster.network = None;
-        let error = set_nic(&mut cluster, BytesPerSec(1e9)).unwrap_err().to_string();
+    fn a_rate_that_changes_nothing_is_an_error() {
+        let error = applied("pcie-8x-a100", "nic_bandwidth", "1 GB/s").unwrap_err().to_string();
         assert!(error.contains("no network"), "{error}");
     }
 }

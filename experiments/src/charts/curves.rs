@@ -208,8 +208,12 @@ pub fn x_axis(column: &str) -> Axis {
     let (label, scale, format): (&str, Scale, fn(f64) -> String) = match column {
         "seq_len" => ("sequence length (tokens)", Scale::Log2, format::tokens),
         "cp" => ("context-parallel ranks", Scale::Log2, format::number),
-        "link_bandwidth_bytes_per_s" => ("link bandwidth, each way", Scale::Log10, format::bytes_per_sec),
-        "nic_bandwidth_bytes_per_s" => ("NIC bandwidth, each way", Scale::Log10, format::bytes_per_sec),
+        "link_bandwidth_bytes_per_s" => {
+            ("bandwidth between GPUs, each way", Scale::Log10, format::bytes_per_sec)
+        }
+        "nic_bandwidth_bytes_per_s" => {
+            ("bandwidth between nodes, each way", Scale::Log10, format::bytes_per_sec)
+        }
         other => (other, Scale::Linear, format::number),
     };
     Axis::new(label, scale, format)

@@ -71,7 +71,7 @@ const ENTRIES: &[Entry] = &[
         None,
         None,
         "Vertical lines: the bandwidth from which on a block of c = N/P tokens hides the transfer of the next one, \
-         c = F e / (2 B (H/K) share), with the kernel's rate F and what copies reach of the link as B."
+         c = F e / (2 B (H/K) share), with the kernel's rate F."
     ),
     entry!(
         "memory",
@@ -208,8 +208,9 @@ fn kernels(folder: &Path) -> Result<String> {
     let caption = format!(
         "Measured, not predicted: medians of [{RESULTS}](../../{RESULTS}), FLOPs by the mask's area."
     );
-    let wheres: String = choices.iter().map(|(c, v)| [" --where ", c, "=", v].concat()).collect();
+    let wheres: Vec<String> = choices.iter().map(|(c, v)| format!("--where {c}={v}")).collect();
+    let wheres = wheres.join(" ");
     let command =
-        format!("ringlab plot kernels {RESULTS}/bench-hopper.csv \\\n       {wheres} -o kernels.svg");
+        format!("ringlab plot kernels {RESULTS}/bench-hopper.csv \\\n        {wheres} -o kernels.svg");
     Ok(section("Attention kernels on an H200", "kernels", &caption, &command))
 }

@@ -40,7 +40,7 @@ fn minimum_blocks(table: &Table) -> Vec<Reference> {
     SHARES.into_iter().filter_map(line).collect()
 }
 
-/// The raw link bandwidth at which `c = F e / (2 B (H/K) share)` is the row's own block; B is what a copy reaches.
+/// The bandwidth B at which `c = F e / (2 B (H/K) share)` is the row's own block.
 fn needed_bandwidth(row: Row<'_>, block_share: f64) -> Option<f64> {
     let cluster = presets::cluster(row.text("cluster")).ok()?;
     let [heads, kv_heads, head_dim] =
@@ -55,7 +55,6 @@ fn needed_bandwidth(row: Row<'_>, block_share: f64) -> Option<f64> {
         block_share,
     };
     let block = row.number("seq_len")? / row.number("cp")?;
-    let raw_over_reached = cluster.fabric.topology.link_bandwidth().0 / cluster.fabric.copy.bandwidth.0;
-    let bandwidth = min_block_tokens(&step) / block * raw_over_reached;
+    let bandwidth = min_block_tokens(&step) / block;
     bandwidth.is_finite().then_some(bandwidth)
 }

@@ -1,6 +1,6 @@
 //! One configuration of a grid, and the fields that it is made of.
 
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, FabricTopology};
 use ringlab_sim::config::model::Model;
 use ringlab_sim::disturb::Jitter;
 use ringlab_sim::mask::Pattern;
@@ -8,8 +8,6 @@ use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::schedule::{Options, Route, Schedule};
 use ringlab_sim::units::BytesPerSec;
-
-use crate::overrides;
 
 /// Tokens of the sequence if neither the sweep nor the mask's documents say.
 const DEFAULT_SEQ: u64 = 128 << 10;
@@ -254,16 +252,27 @@ impl Point {
 }
 
 impl Rates {
-    /// `cluster` with these rates.
-    ///
-    /// # Errors
-    /// The reason if the cluster has nothing of that kind.
-    pub fn apply(&self, cluster: &Cluster) -> Result<Cluster, String> {
+    /// `cluster` with these rates. A link's rate is what one transfer reaches and what the link carries; a PCIe switch's
+    /// way to the host bridge keeps its ratio to a link.
+    pub fn apply(&self, cluster: &Cluster) -> Cluster {
         let mut cluster = cluster.clone();
-        let link = self.link.map(|rate| overrides::set_link(&mut cluster, rate));
-        link.transpose().map_err(|e| format!("{e:#}"))?;
-        let nic = self.nic.map(|rate| overrides::set_nic(&mut cluster, rate));
-        nic.transpose().map_err(|e| format!("{e:#}"))?;
-        Ok(cluster)
+        if let Some(rate) = self.link {
+            let fabric = &mut cluster.fabric;
+            (fabric.copy.bandwidth, fabric.nccl.bandwidth) = (rate, rate);
+            match &mut fabric.topology {
+                FabricTopology::Nvswitch { link_bandwidth }
+                | FabricTopology::Torus { link_bandwidth, .. } => {
+                    *link_bandwidth = rate;
+                }
+                FabricTopology::Pcie { link_bandwidth, host_bridge_bandwidth, .. } => {
+                    host_bridge_bandwidth.0 *= rate.0 / link_bandwidth.0;
+                    *link_bandwidth = rate;
+                }
+            }
+        }
+        if let (Some(rate), Some(network)) = (self.nic, &mut cluster.network) {
+            (network.nic_bandwidth, network.transport.bandwidth) = (rate, rate);
+        }
+        cluster
     }
 }

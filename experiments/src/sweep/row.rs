@@ -99,8 +99,11 @@ pub fn write(out: &mut String, grid: &Grid, index: u64, point: &Point, result: &
 
 fn write_configuration(out: &mut String, grid: &Grid, point: &Point, shape: &Shape) {
     let (cluster, model) = (grid.cluster(point), grid.model(point));
-    let link = point.rates.link.unwrap_or(cluster.fabric.topology.link_bandwidth());
-    let nic = point.rates.nic.or(cluster.network.as_ref().map(|n| n.nic_bandwidth));
+    let link = point.rates.link.unwrap_or(match point.options.transport {
+        Transport::CopyEngine => cluster.fabric.copy.bandwidth,
+        Transport::Nccl => cluster.fabric.nccl.bandwidth,
+    });
+    let nic = point.rates.nic.or(cluster.network.as_ref().map(|n| n.transport.bandwidth));
     let (mask, seq) = match (grid.mask(point), point.problem(model, grid.mask(point))) {
         (Some(mask), problem) => (mask.text.clone(), problem.map_or(point.seq, |p| Some(p.tokens()))),
         (None, Ok(problem)) => (problem.pattern.to_string(), Some(problem.tokens())),

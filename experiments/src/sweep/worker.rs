@@ -112,14 +112,20 @@ impl Prepared {
     /// The machine in `slot`, made anew or given other links if it does not fit.
     fn get<'a>(slot: &'a mut Option<Self>, cluster: &Cluster, point: &Point) -> Result<&'a mut Self, String> {
         let (ranks, rates) = (point.cp, point.rates);
+        if rates.nic.is_some() && cluster.network.is_none() {
+            return Err(format!(
+                "the cluster {} has no network whose nic_bandwidth could be set",
+                cluster.name
+            ));
+        }
         let prepared = match slot.take_if(|p| p.ranks >= ranks) {
             Some(prepared) if prepared.rates == rates => prepared,
             Some(mut prepared) => {
-                prepared.machine.relink(&rates.apply(cluster)?).map_err(|e| e.to_string())?;
+                prepared.machine.relink(&rates.apply(cluster)).map_err(|e| e.to_string())?;
                 Self { rates, ..prepared }
             }
             None => {
-                let cluster = rates.apply(cluster)?;
+                let cluster = rates.apply(cluster);
                 let machine =
                     Machine::new(&cluster, ranks, &SimOptions::default()).map_err(|e| e.to_string())?;
                 Self { machine, ranks, rates }
