@@ -162,11 +162,15 @@ export class Controls {
     byId(`${id}-summary`).textContent = preset ? preset.summary : "";
   }
 
+  /** Packed documents say themselves how many tokens there are. */
   showSequence() {
-    setValue(byId("seq"), this.state.seq);
-    const count = tokensOf(this.state.seq);
+    const [kind, lengths] = splitMask(this.state.mask);
+    const documents = kind === "docs" ? lengths.split(",").map(tokensOf) : null;
+    const count = documents ? documents.reduce((a, b) => a + b, 0) : tokensOf(this.state.seq);
+    byId("seq").disabled = byId("seq-slider").disabled = documents !== null;
+    setValue(byId("seq"), documents ? tokens(count) : this.state.seq);
     if (count) setValue(byId("seq-slider"), String(Math.round(Math.log2(count))));
-    byId("seq-slider").setAttribute("aria-valuetext", `${this.state.seq} tokens`);
+    byId("seq-slider").setAttribute("aria-valuetext", `${byId("seq").value} tokens`);
   }
 
   showBandwidth(id) {
@@ -236,7 +240,7 @@ function rounded(value) {
 const UNITS = { "": 1, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, k: 1e3, K: 1e3, M: 1e6, G: 1e9, T: 1e12 };
 
 function tokensOf(text) {
-  const match = /^([\d.]+)\s*(Ki|Mi|Gi|k|M|G)?$/.exec(text);
+  const match = /^([\d.]+)\s*(Ki|Mi|Gi|k|M|G)?$/.exec(text.trim());
   return match ? Number(match[1]) * UNITS[match[2] ?? ""] : 0;
 }
 

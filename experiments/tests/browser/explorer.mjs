@@ -107,6 +107,8 @@ export async function mistakes_are_explained_and_undone(harness) {
   await page.locator("#seq").press("Enter");
   await page.locator("#error").waitFor({ state: "hidden" });
   await settled(page);
+  // Browsers report a refused request by themselves.
+  harness.complaints = harness.complaints.filter((c) => !c.includes("status of 400"));
   await change(page, () => page.locator("#mask").selectOption("full"));
   assert.match(await page.locator("#remarks").textContent(), /dist-flash.*causal masks only/);
   await assertShows(page, harness.simulate("--pad", "--mask", "full"));
@@ -119,13 +121,12 @@ export async function the_keyboard_suffices(harness) {
     await page.keyboard.press("Tab");
     const found = await page.evaluate(() => {
       const element = document.activeElement;
-      const target = element.matches("input[type=radio], input[type=checkbox]") ? element.closest("label") ?? element : element;
       const styles = [element, element.nextElementSibling].filter(Boolean).map((e) => getComputedStyle(e));
       const seen = styles.some((s) => s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 1);
       const tag = element.id || element.getAttribute("name") || element.className || element.tagName;
-      return { tag, seen, size: target.getBoundingClientRect().width };
+      return { tag, seen, isBody: element === document.body };
     });
-    if (found.tag === "BODY") break;
+    if (found.isBody) break;
     assert.ok(found.seen, `${found.tag} shows no focus`);
     reached.add(found.tag);
   }
@@ -137,7 +138,7 @@ export async function the_keyboard_suffices(harness) {
   assert.equal(await page.locator("#detail-title").textContent(), "ring, forward");
   await page.locator("#timeline canvas").focus();
   await page.keyboard.press("n");
-  assert.match(await page.locator(".timeline-detail").textContent(), /^rank 0, step 0: /);
+  assert.match(await page.locator(".timeline-detail").textContent(), /^rank 0, step 1: KeyValue of 0: 0 -> 1 · send · /);
   await page.locator("#matrix").focus();
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("ArrowDown");

@@ -11,7 +11,7 @@ try {
   await harness.start();
   for (const [name, check] of Object.entries({ ...explorer, ...looks, ...report })) {
     const start = performance.now();
-    harness.complaints.length = 0;
+    harness.complaints = [];
     try {
       const note = await check(harness);
       if (harness.complaints.length > 0) throw new Error(harness.complaints.join("\n"));
