@@ -94,13 +94,11 @@ impl Prediction {
         let mut results = results.into_iter();
         let (simulated, left_out) =
             setup.each_schedule(tolerant, |_| results.next().context("a schedule was not simulated")?)?;
-        let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
-            Some(ring) => Some(row::Baseline::of(ring)),
-            None => {
+        let ring =
+            simulated.iter().find(|s| s.schedule == Schedule::Ring).map(row::Baseline::of).or_else(|| {
                 let ring = simulate(setup, Schedule::Ring, setup.cp, repeats);
                 ring.ok().as_ref().map(row::Baseline::of)
-            }
-        };
+            });
         let one_gpu = simulate(setup, Schedule::Ring, 1, None).ok().as_ref().map(row::Baseline::of);
         let rows = simulated.iter().map(|s| Row::new(setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
         Ok(Self { simulated, rows, left_out })
