@@ -159,6 +159,21 @@ impl Layout {
         (0..self.ranks()).find_map(|r| self.shard(r).slot_of(position).map(|slot| (r, slot)))
     }
 
+    /// Who holds the tokens at positions `[from, to)`, in order of position: (rank, first slot, one past the last slot).
+    pub fn owners(&self, from: u64, to: u64) -> Vec<(u32, u64, u64)> {
+        let mut found = Vec::new();
+        for (rank, shard) in (0..).zip(&self.shards) {
+            let (mut slot, end) = (shard.count_before(from as i64), shard.count_before(to as i64));
+            while slot < end {
+                let last = shard.consecutive_until(slot).min(end);
+                found.push((shard.position(slot), (rank, slot, last)));
+                slot = last;
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, owner)| owner).collect()
+    }
+
     /// The RoPE position of a token: its index inside its document. Padding counts on.
     pub fn rope_position(&self, position: u64) -> Option<u64> {
         self.documents.at(position).map(|(_, d)| position - d.start)

@@ -137,7 +137,7 @@ impl<'a> Runner<'a> {
         match op.kind {
             OpKind::Attend { .. } => self.attend(&op.kind)?,
             OpKind::AttendBackward { .. } => self.attend_backward(&op.kind)?,
-            OpKind::Preprocess { q, delta } => self.preprocess(q, delta)?,
+            OpKind::Preprocess { q, delta, block } => self.preprocess(q, delta, block)?,
             OpKind::Merge { from, into } => self.merge(from, into)?,
             OpKind::Accumulate { from, into } => self.accumulate(from, into)?,
             OpKind::Finish { state, out } => self.finish(state, out)?,

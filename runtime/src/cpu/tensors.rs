@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringlab_sim::layout::Layout;
-use ringlab_sim::plan::{Plan, Rank, Role, Tensor};
+use ringlab_sim::plan::{Part, Plan, Rank, Role, Tensor};
 use ringlab_sim::problem::{Pass, Shape};
 
 use super::error::{Cause, RunError};
@@ -82,10 +82,8 @@ pub(super) fn scatter(
     regions: &[Arc<Region>],
     memory: &mut Memory,
 ) -> Result<(), Cause> {
-    let buffers = memory.iter().filter_map(|(buf, buffer, _)| match buffer.role {
-        Role::Input(block) => Some((buf, buffer.tensor, block)),
-        _ => None,
-    });
+    let buffers =
+        memory.iter().filter_map(|(buf, b, _)| b.role.initial().map(|block| (buf, b.tensor, block)));
     for (buf, tensor, block) in buffers.collect::<Vec<_>>() {
         let region = &regions[block as usize];
         let mut storage = memory.take(buf, tensor)?;
@@ -106,21 +104,21 @@ pub(super) fn scatter(
 
 /// The global tensors of an input buffer's planes.
 fn sources(inputs: &Inputs, tensor: Tensor) -> Vec<(&[f32], Global)> {
+    tensor.parts().iter().filter_map(|&part| source(inputs, part)).collect()
+}
+
+fn source(inputs: &Inputs, part: Part) -> Option<(&[f32], Global)> {
     let Shape { heads, kv_heads, .. } = inputs.shape;
-    let (q, kv) = (|| Global::of(inputs, heads, false), || Global::of(inputs, kv_heads, false));
-    match (tensor, &inputs.forward) {
-        (Tensor::Query, _) => vec![(&inputs.q, q())],
-        (Tensor::KeyValue, _) => vec![(&inputs.k, kv()), (&inputs.v, kv())],
-        (Tensor::QuerySide, Some(forward)) => {
-            vec![
-                (&inputs.q, q()),
-                (&forward.o, q()),
-                (&inputs.d_o, q()),
-                (&forward.lse, Global::of(inputs, heads, true)),
-            ]
-        }
-        _ => Vec::new(),
-    }
+    let (data, heads): (&[f32], u32) = match (part, &inputs.forward) {
+        (Part::Query, _) => (&inputs.q, heads),
+        (Part::Key, _) => (&inputs.k, kv_heads),
+        (Part::Value, _) => (&inputs.v, kv_heads),
+        (Part::OutputGrad, _) => (&inputs.d_o, heads),
+        (Part::Output, Some(forward)) => (&forward.o, heads),
+        (Part::Lse, Some(forward)) => (&forward.lse, heads),
+        _ => return None,
+    };
+    Some((data, Global::of(inputs, heads, part == Part::Lse)))
 }
 
 /// Calls `f(batch, (position, its index in the region), (head, its index in the region))` for every row of a region.

@@ -72,6 +72,7 @@ pub(super) fn tensor_name(tensor: Tensor) -> &'static str {
         Tensor::State => "partial result",
         Tensor::Output => "o",
         Tensor::QuerySide => "q, o, do and lse",
+        Tensor::OutputGrad => "do",
         Tensor::Delta => "delta",
         Tensor::QueryGrad => "dq",
         Tensor::KeyValueGrad => "dk and dv",

@@ -11,6 +11,7 @@ use crate::plan::{BlockId, Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Slots
 
 /// A rank's buffers.
 struct Buffers {
+    q_block: BlockId,
     q: Buf,
     delta: Buf,
     dq: Buf,
@@ -63,7 +64,11 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options, rule: &StepRule) -> P
         homecoming: nothing(),
     };
     for (r, buffers) in back.buffers.iter().enumerate() {
-        b.compute(r as Rank, 0, OpKind::Preprocess { q: buffers.q, delta: buffers.delta });
+        b.compute(
+            r as Rank,
+            0,
+            OpKind::Preprocess { q: buffers.q.into(), delta: buffers.delta, block: buffers.q_block },
+        );
     }
     for t in 0..ranks {
         back.step(&mut b, t);
@@ -90,7 +95,7 @@ fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Ve
         let dkv = Bufs { first: out[0], count: out.len() as u16 };
         let share = [parts(b, r), parts(b, r)];
         let arrived = [parts(b, r), parts(b, r)];
-        buffers.push(Buffers { q, delta, dq, dkv, share, arrived, home: parts(b, r) });
+        buffers.push(Buffers { q_block, q, delta, dq, dkv, share, arrived, home: parts(b, r) });
     }
     buffers
 }
@@ -134,7 +139,7 @@ impl Backward<'_> {
         let dkv_block = b.block(&[Slots { rank: s, from, to }], true);
         let dkv = if stays { buffers.dkv } else { buffers.share[t as usize % 2] };
         let op = OpKind::AttendBackward {
-            q: buffers.q,
+            q: buffers.q.into(),
             delta: buffers.delta,
             kv: self.ring.holding(b, r, t, kv_block),
             dq: buffers.dq,

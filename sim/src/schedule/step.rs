@@ -141,7 +141,9 @@ impl Channel {
         after: Option<OpId>,
     ) {
         let group = if self.grouped && sends.len() + recvs.len() > 0 { b.group() } else { 0 };
-        let sends = sends.iter().map(|&(message, buffer)| (self.send, OpKind::Send { message, buffer }));
+        let sends = sends
+            .iter()
+            .map(|&(message, buffer)| (self.send, OpKind::Send { message, buffer: buffer.into() }));
         let recvs = recvs.iter().map(|&(message, buffer)| (self.recv, OpKind::Recv { message, buffer }));
         for (lane, kind) in sends.chain(recvs) {
             let op = b.push(rank, lane, step, group, kind);

@@ -32,7 +32,11 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options) -> Plan {
     let buffers: Vec<Buffers> = (0..b.ranks()).map(|r| allocate(&mut b, r, &fetch)).collect();
     let channel = Channel::new(options.transport, 1);
     for (r, own) in buffers.iter().enumerate() {
-        b.compute(r as Rank, 0, OpKind::Preprocess { q: fetch.own_q[r], delta: own.delta });
+        b.compute(
+            r as Rank,
+            0,
+            OpKind::Preprocess { q: fetch.own_q[r].into(), delta: own.delta, block: fetch.q_blocks[r] },
+        );
     }
     let mut done: Vec<Option<OpId>> = vec![None; buffers.len()];
     let free = done.clone();
@@ -77,11 +81,11 @@ fn attend(b: &mut PlanBuilder, fetch: &Fetch, own: &Buffers, r: Rank, t: u32, wo
     let helps = matches!(work.task, Task::Help { .. });
     let (q, kv) = fetch.inputs(r, t, work.task);
     if helps {
-        b.compute(r, t, OpKind::Preprocess { q, delta: own.helped_delta });
+        b.compute(r, t, OpKind::Preprocess { q: q.into(), delta: own.helped_delta, block: work.q });
     }
     let returns_dkv = !helps && t > 0;
     let kind = OpKind::AttendBackward {
-        q,
+        q: q.into(),
         delta: if helps { own.helped_delta } else { own.delta },
         kv,
         dq: if helps { own.dq_out[parity] } else { own.dq },

@@ -62,7 +62,7 @@ fn attend(b: &mut PlanBuilder, fetch: &Fetch, buffers: &[Buffers], r: Rank, t: u
     b.compute(
         r,
         t,
-        OpKind::Attend { q, kv, state, q_block: work.q, kv_block: work.kv, mask: work.mask, init },
+        OpKind::Attend { q: q.into(), kv, state, q_block: work.q, kv_block: work.kv, mask: work.mask, init },
     )
 }
 

@@ -1,0 +1,107 @@
+//! What buffers and messages hold, array by array.
+
+use serde::Serialize;
+
+use crate::problem::Shape;
+use crate::units::Bytes;
+
+/// What a buffer or a message holds, per token and head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tensor {
+    /// q.
+    Query,
+    /// k and v.
+    KeyValue,
+    /// Unnormalised o, running maximum m and sum l, fp32.
+    State,
+    /// o, and lse in fp32.
+    Output,
+    /// What the backward needs of the query side: q, o, do, and lse in fp32.
+    QuerySide,
+    /// do.
+    OutputGrad,
+    /// rowsum(o * do), fp32.
+    Delta,
+    /// dq, fp32.
+    QueryGrad,
+    /// dk and dv, fp32.
+    KeyValueGrad,
+}
+
+/// One array of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// q.
+    Query,
+    /// k.
+    Key,
+    /// v.
+    Value,
+    /// o.
+    Output,
+    /// Logarithm of the softmax denominator.
+    Lse,
+    /// do.
+    OutputGrad,
+    /// Unnormalised o.
+    Sum,
+    /// Running maximum m of the scores.
+    Max,
+    /// Running softmax denominator l.
+    Denominator,
+    /// rowsum(o * do).
+    Delta,
+    /// dq.
+    QueryGrad,
+    /// dk.
+    KeyGrad,
+    /// dv.
+    ValueGrad,
+}
+
+impl Part {
+    /// Numbers a token and head: the head dimension, or one.
+    pub fn width(self, shape: &Shape) -> u64 {
+        match self {
+            Self::Lse | Self::Max | Self::Denominator | Self::Delta => 1,
+            _ => u64::from(shape.head_dim),
+        }
+    }
+
+    /// Size of one of its numbers: the problem's element type for tensors of the model, else fp32.
+    pub fn element_bytes(self, shape: &Shape) -> u64 {
+        match self {
+            Self::Query | Self::Key | Self::Value | Self::Output | Self::OutputGrad => shape.dtype.size().0,
+            _ => 4,
+        }
+    }
+}
+
+impl Tensor {
+    /// Its arrays.
+    pub fn parts(self) -> &'static [Part] {
+        match self {
+            Self::Query => &[Part::Query],
+            Self::KeyValue => &[Part::Key, Part::Value],
+            Self::State => &[Part::Sum, Part::Max, Part::Denominator],
+            Self::Output => &[Part::Output, Part::Lse],
+            Self::QuerySide => &[Part::Query, Part::Output, Part::OutputGrad, Part::Lse],
+            Self::OutputGrad => &[Part::OutputGrad],
+            Self::Delta => &[Part::Delta],
+            Self::QueryGrad => &[Part::QueryGrad],
+            Self::KeyValueGrad => &[Part::KeyGrad, Part::ValueGrad],
+        }
+    }
+
+    /// Whether its heads are kv heads.
+    pub fn is_key_side(self) -> bool {
+        matches!(self, Self::KeyValue | Self::KeyValueGrad)
+    }
+
+    /// Bytes of `tokens` tokens and `heads` heads of every sequence of the batch.
+    pub fn bytes(self, shape: &Shape, tokens: u64, heads: u32) -> Bytes {
+        let each: u64 = self.parts().iter().map(|p| p.width(shape) * p.element_bytes(shape)).sum();
+        Bytes(each * tokens * u64::from(heads) * u64::from(shape.batch))
+    }
+}
