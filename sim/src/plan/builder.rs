@@ -126,10 +126,12 @@ impl PlanBuilder {
         self.block_of_heads(&slots, heads)
     }
 
-    /// The part of `block` that `rank` owns, with these heads.
-    pub fn share(&mut self, block: BlockId, rank: Rank, heads: Heads) -> BlockId {
-        let slots: Vec<Slots> = self.slots(block).iter().copied().filter(|s| s.rank == rank).collect();
-        self.block_of_heads(&slots, heads)
+    /// All tokens of these ranks, in order of position.
+    pub fn tokens_of(&self, ranks: &[Rank]) -> Vec<Slots> {
+        let layout = &self.plan.layout;
+        let owners = layout.owners(0, layout.documents().tokens()).into_iter();
+        let slots = owners.filter(|(rank, ..)| ranks.contains(rank));
+        slots.map(|(rank, from, to)| Slots { rank, from, to }).collect()
     }
 
     /// All query heads, or all kv heads.

@@ -1,97 +1,30 @@
 //! Schedules: each builds the plan of one published algorithm. A new schedule is one file here and one line in
 //! [`Schedule`].
 
+mod all_gather;
+mod collective;
 mod dist_flash;
+mod heads;
 mod kv_ring;
+mod name;
 mod ring;
 mod ring_backward;
 mod ring_forward;
 mod step;
 mod striped;
+mod ulysses;
+mod unused;
 mod zigzag;
 
-use std::fmt;
-use std::str::FromStr;
-
+pub use heads::{Grid, grids, kv_copies};
+pub use name::{ALL, Schedule, UnknownSchedule};
 use thiserror::Error;
+use unused::Unused;
 
-use crate::layout::{Layout, LayoutError, LayoutKind};
+use crate::layout::{Layout, LayoutError};
 use crate::mask::{Documents, Pattern};
 use crate::plan::{Plan, Transport};
-use crate::problem::{Pass, Problem, ShapeError};
-
-/// Which algorithm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Schedule {
-    /// Ring Attention, arXiv 2310.01889: contiguous tokens, KV passed around.
-    Ring,
-    /// Zigzag ring: chunks r and 2P-1-r (ring-flash-attention, Llama 3's layout).
-    Zigzag,
-    /// Striped Attention, arXiv 2311.09431, with stripes of `block` tokens; the paper's is 1.
-    Striped {
-        /// Tokens in a stripe.
-        block: u64,
-    },
-    /// DistFlashAttn, arXiv 2310.03294: contiguous tokens, idle ranks help.
-    DistFlash,
-}
-
-/// All schedules as a user names them, with the default options.
-pub const ALL: [Schedule; 4] =
-    [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash];
-
-impl fmt::Display for Schedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ring => write!(f, "ring"),
-            Self::Zigzag => write!(f, "zigzag"),
-            Self::Striped { block: 1 } => write!(f, "striped"),
-            Self::Striped { block } => write!(f, "striped:{block}"),
-            Self::DistFlash => write!(f, "dist-flash"),
-        }
-    }
-}
-
-/// A schedule name that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("there is no schedule {name:?}; choose from ring, zigzag, striped, striped:BLOCK, dist-flash")]
-pub struct UnknownSchedule {
-    /// What was written.
-    pub name: String,
-}
-
-impl FromStr for Schedule {
-    type Err = UnknownSchedule;
-
-    fn from_str(text: &str) -> Result<Self, UnknownSchedule> {
-        let unknown = || UnknownSchedule { name: text.to_owned() };
-        match text.split_once(':') {
-            None => match text {
-                "ring" => Ok(Self::Ring),
-                "zigzag" => Ok(Self::Zigzag),
-                "striped" => Ok(Self::Striped { block: 1 }),
-                "dist-flash" => Ok(Self::DistFlash),
-                _ => Err(unknown()),
-            },
-            Some(("striped", block)) => {
-                let block = block.parse().ok().filter(|&b| b > 0).ok_or_else(unknown)?;
-                Ok(Self::Striped { block })
-            }
-            Some(_) => Err(unknown()),
-        }
-    }
-}
-
-impl Schedule {
-    /// How the schedule deals out the sequence.
-    pub fn layout(self) -> LayoutKind {
-        match self {
-            Self::Ring | Self::DistFlash => LayoutKind::Contiguous,
-            Self::Zigzag => LayoutKind::Zigzag,
-            Self::Striped { block } => LayoutKind::Striped { block },
-        }
-    }
-}
+use crate::problem::{Pass, Problem, Shape, ShapeError};
 
 /// From whom a rank gets another rank's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -153,6 +86,18 @@ pub enum BuildError {
         /// The mask.
         pattern: Pattern,
     },
+    /// Heads that cannot be shared out among so many ranks.
+    #[error("{}", heads_message(*schedule, shape, *degree, *ranks))]
+    Heads {
+        /// The schedule.
+        schedule: Schedule,
+        /// Heads and sizes.
+        shape: Shape,
+        /// Ranks that would divide the heads.
+        degree: u32,
+        /// All ranks.
+        ranks: u32,
+    },
     /// Transfers cut into nothing, or into more parts than there are tokens.
     #[error("transfers of {tokens} tokens cannot be cut into {chunks} chunks; use 1 to {tokens}")]
     Chunks {
@@ -175,6 +120,20 @@ pub enum BuildError {
     },
 }
 
+fn heads_message(schedule: Schedule, shape: &Shape, degree: u32, ranks: u32) -> String {
+    let Shape { heads, kv_heads, .. } = *shape;
+    let legal = grids(shape, ranks).into_iter().map(|g| {
+        let copies = if g.kv_copies > 1 { format!(" ({} copies of each kv head)", g.kv_copies) } else { String::new() };
+        format!("{} x {}{copies}", g.ulysses, g.ring)
+    });
+    format!(
+        "{schedule} cannot share {heads} query heads on {kv_heads} kv heads out among {degree} ranks: their number must \
+         divide {heads}, and divide {kv_heads} or be a multiple of it; (ulysses x ring) grids of {ranks} ranks that \
+         can: {}",
+        legal.collect::<Vec<_>>().join(", ")
+    )
+}
+
 const BUFFER_LIMIT: u64 = 30_000;
 
 /// Builds the plan of `schedule` for `problem` on `ranks` ranks.
@@ -194,6 +153,7 @@ pub fn build(
     } else {
         Documents::padded(&problem.documents, 1)
     };
+    check_heads(schedule, &problem.shape, ranks)?;
     let layout = Layout::new(kind, ranks, documents)?;
     check_options(&layout, options)?;
     match schedule {
@@ -204,7 +164,21 @@ pub fn build(
             Err(BuildError::Mask { schedule, pattern: problem.pattern })
         }
         Schedule::DistFlash => Ok(dist_flash::build(problem, layout, options)),
+        Schedule::Ulysses => Ok(ulysses::build(problem, layout, options)),
+        Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
     }
+}
+
+/// Whether the heads can be shared out among the ranks that divide them.
+fn check_heads(schedule: Schedule, shape: &Shape, ranks: u32) -> Result<(), BuildError> {
+    let degree = match schedule {
+        Schedule::Ulysses => ranks,
+        _ => return Ok(()),
+    };
+    if ranks > 0 && kv_copies(shape, degree).is_none() {
+        return Err(BuildError::Heads { schedule, shape: *shape, degree, ranks });
+    }
+    Ok(())
 }
 
 fn check_options(layout: &Layout, options: &Options) -> Result<(), BuildError> {

@@ -31,7 +31,7 @@ pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Pla
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Half {
+pub(super) enum Half {
     First,
     Second,
 }
@@ -42,7 +42,7 @@ fn halves(b: &mut PlanBuilder, half: Half, kv_side: bool) -> Vec<BlockId> {
 }
 
 /// The slots of `rank` that hold one half of each document.
-fn half_slots(layout: &Layout, rank: Rank, half: Half) -> Vec<Slots> {
+pub(super) fn half_slots(layout: &Layout, rank: Rank, half: Half) -> Vec<Slots> {
     let mut start = 0;
     let documents = layout.documents().iter().map(|d| {
         let m = d.padded / (2 * u64::from(layout.ranks()));

@@ -1,0 +1,95 @@
+//! What a rank sends, in closed form.
+
+use ringlab_sim::plan::Tensor;
+use ringlab_sim::problem::{Dtype, Pass, Shape};
+use ringlab_sim::schedule::{Options, Route, Schedule, build};
+
+use crate::support::{Terms, causal, plan, sent, shape};
+
+/// Tokens a rank, a multiple of what every layout needs.
+const C: u64 = 48;
+
+#[test]
+fn the_ring_passes_on_all_keys_and_gets_its_gradients_home() {
+    for p in 1..=9 {
+        let s = shape(8, 2);
+        let t = Terms::of(&s, C);
+        for schedule in [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }] {
+            let problem = causal(s, C * u64::from(p));
+            let (forward, backward) =
+                (plan(schedule, &problem, p, Pass::Forward), plan(schedule, &problem, p, Pass::Backward));
+            for r in 0..p {
+                let hops = u64::from(p) - 1;
+                assert_eq!(forward.bytes_sent(r).0, hops * t.kv);
+                let home = if p > 1 { u64::from(p) * t.dkv } else { 0 };
+                assert_eq!(backward.bytes_sent(r).0, hops * t.kv + home);
+            }
+        }
+    }
+}
+
+#[test]
+fn dist_flash_sends_what_the_paper_lists() {
+    #[derive(serde::Deserialize)]
+    struct Row {
+        rank: u32,
+        kv_sends: usize,
+        q_sends: usize,
+        o_returns: usize,
+    }
+    let table = include_bytes!("../../../experiments/papers/distflashattn/sends_p8.csv");
+    let rows = csv::Reader::from_reader(&table[..]).into_deserialize().map(Result::unwrap);
+    let plan = plan(Schedule::DistFlash, &causal(shape(8, 8), C * 8), 8, Pass::Forward);
+    let count = |rank, tensor| plan.messages.iter().filter(|m| m.from == rank && m.tensor == tensor).count();
+    let rows: Vec<Row> = rows.collect();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        assert_eq!(count(row.rank, Tensor::KeyValue), row.kv_sends, "keys of rank {}", row.rank);
+        assert_eq!(count(row.rank, Tensor::Query), row.q_sends, "queries of rank {}", row.rank);
+        assert_eq!(count(row.rank, Tensor::State), row.o_returns, "results of rank {}", row.rank);
+    }
+}
+
+#[test]
+fn ulysses_sends_all_but_its_own_share() {
+    for (heads, kv_heads, p) in [(8, 8, 1), (8, 8, 2), (24, 12, 3), (32, 8, 8), (32, 8, 4), (32, 8, 16), (16, 1, 16)] {
+        let s = shape(heads, kv_heads);
+        let t = Terms::of(&s, C);
+        let problem = causal(s, C * u64::from(p));
+        let (forward, backward) =
+            (plan(Schedule::Ulysses, &problem, p, Pass::Forward), plan(Schedule::Ulysses, &problem, p, Pass::Backward));
+        let p = u64::from(p);
+        let copies = (p / u64::from(kv_heads)).max(1);
+        let share = |bytes: u64| (p - 1) * bytes / p;
+        for r in 0..p as u32 {
+            assert_eq!(forward.bytes_sent(r).0, share(2 * t.qo + t.lse + copies * t.kv));
+            assert_eq!(sent(&forward, r, Tensor::KeyValue), share(copies * t.kv));
+            assert_eq!(backward.bytes_sent(r).0, share(t.qo + t.dq + copies * t.dkv));
+        }
+    }
+}
+
+#[test]
+fn all_gather_sends_every_share_once_and_twice_in_the_backward() {
+    for p in 1..=9 {
+        for route in [Route::Neighbour, Route::Direct] {
+            for zigzag in [false, true] {
+                let bf16 = shape(8, 2);
+                for s in [bf16, Shape { dtype: Dtype::Fp32, ..bf16 }] {
+                    let (t, hops) = (Terms::of(&s, C), u64::from(p) - 1);
+                    let [forward, backward] = [Pass::Forward, Pass::Backward].map(|pass| {
+                        let options = Options { route, ..Options::new(pass) };
+                        build(Schedule::AllGather { zigzag }, &causal(s, C * u64::from(p)), p, &options).unwrap()
+                    });
+                    for r in 0..p {
+                        assert_eq!(forward.bytes_sent(r).0, hops * t.kv);
+                        assert_eq!(backward.bytes_sent(r).0, hops * (t.kv + t.dkv));
+                        if s.dtype == Dtype::Fp32 {
+                            assert_eq!(backward.bytes_sent(r).0, 2 * hops * t.kv, "2 (P-1) kv in one element type");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

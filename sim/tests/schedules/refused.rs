@@ -1,0 +1,27 @@
+//! What cannot be planned is refused with what could be.
+
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::{Grid, Options, Schedule, build, grids};
+
+use crate::support::{causal, shape};
+
+fn refusal(schedule: Schedule, heads: u32, kv_heads: u32, ranks: u32) -> String {
+    let problem = causal(shape(heads, kv_heads), 96 * u64::from(ranks));
+    build(schedule, &problem, ranks, &Options::new(Pass::Forward)).unwrap_err().to_string()
+}
+
+#[test]
+fn forty_heads_over_sixteen_ranks_name_the_grids_that_can() {
+    let text = refusal(Schedule::Ulysses, 40, 8, 16);
+    assert!(text.ends_with("grids of 16 ranks that can: 1 x 16, 2 x 8, 4 x 4, 8 x 2"), "{text}");
+}
+
+#[test]
+fn thirty_three_heads_do_not_divide_and_copies_are_counted() {
+    for ranks in [8, 16] {
+        assert!(refusal(Schedule::Ulysses, 33, 33, ranks).contains("33 query heads"));
+    }
+    assert_eq!(grids(&shape(32, 4), 8)[3], Grid { ulysses: 8, ring: 1, kv_copies: 2 });
+    let text = refusal(Schedule::Ulysses, 24, 4, 16);
+    assert!(text.ends_with("4 x 4, 8 x 2 (2 copies of each kv head)"), "{text}");
+}
