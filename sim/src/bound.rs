@@ -13,7 +13,7 @@ use crate::units::{BytesPerSec, FlopsPerSec};
 /// | schedule | in blocks of c x c, a head | limit of the balance |
 /// |---|---|---|
 /// | ring, all-gather | P - 1/2 | P/(2P-1) |
-/// | zigzag, all-gather zigzag, Ulysses | P/2 | 1 |
+/// | zigzag, all-gather zigzag, double ring, Ulysses, USP | P/2 | 1 |
 /// | striped, block b | P/2 (1 + b/c) and less than that | 1 |
 /// | DistFlashAttn, P even | P/2 + 1/2 | P/(P+1) |
 /// | DistFlashAttn, P odd | P/2 | 1 |
@@ -23,13 +23,19 @@ pub fn critical_pairs(schedule: Schedule, ranks: u32, c: u64) -> u128 {
     match schedule {
         Schedule::Ring | Schedule::AllGather { zigzag: false } => p * ((p - 1) * c * c + diagonal),
         Schedule::DistFlash => p * (p / 2 * c * c + diagonal),
-        Schedule::Zigzag | Schedule::AllGather { zigzag: true } => p * zigzag(p, c),
+        Schedule::Zigzag | Schedule::AllGather { zigzag: true } | Schedule::DoubleRing { .. } => {
+            p * zigzag(p, c)
+        }
         Schedule::Striped { block } => {
             let b = u128::from(block);
             let n = c / b;
             let blocks_below = n * (n - 1) / 2 * b * b;
             let own = blocks_below + n * b * (b + 1) / 2;
             p * (own + (p - 1) * (blocks_below + n * b * b))
+        }
+        Schedule::Usp { grid, .. } => {
+            let (u, r) = grid.map_or((1, p), |(u, r)| (u128::from(u), u128::from(r)));
+            r * zigzag(r, u * c)
         }
         Schedule::Ulysses => p * c * (p * c + 1) / 2,
     }
@@ -115,10 +121,14 @@ mod tests {
     use crate::schedule::{Options, build};
     use crate::work;
 
+    fn shape(heads: u32) -> Shape {
+        Shape { heads, kv_heads: heads, head_dim: 64, dtype: Dtype::Bf16, batch: 1 }
+    }
+
     /// Pairs of P heads of the busiest rank, summed over the plan's own calls.
     fn busiest(schedule: Schedule, ranks: u32, c: u64) -> u128 {
-        let shape = Shape { heads: ranks, kv_heads: ranks, head_dim: 64, dtype: Dtype::Bf16, batch: 1 };
-        let problem = Problem { shape, pattern: Pattern::Causal, documents: vec![c * u64::from(ranks)] };
+        let problem =
+            Problem { shape: shape(ranks), pattern: Pattern::Causal, documents: vec![c * u64::from(ranks)] };
         let plan = build(schedule, &problem, ranks, &Options::new(Pass::Forward)).unwrap();
         let of_op = |kind: &OpKind| match *kind {
             OpKind::Attend { q_block, kv_block, mask, .. } => {
@@ -132,10 +142,13 @@ mod tests {
 
     #[test]
     fn plans_have_the_published_critical_work() {
-        for p in 1..=16 {
+        for p in 1..=16u32 {
             for c in [8, 24] {
-                for s in crate::schedule::ALL {
-                    assert_eq!(critical_pairs(s, p, c), busiest(s, p, c), "{s} P {p} c {c}");
+                let grids = (1..=p).filter(|u| p.is_multiple_of(*u)).map(|u| Some((u, p / u)));
+                let grids = grids.map(|grid| Schedule::Usp { grid, across: false });
+                for s in crate::schedule::ALL.into_iter().chain(grids) {
+                    let named = s.on(&shape(p), p, 8);
+                    assert_eq!(critical_pairs(named, p, c), busiest(s, p, c), "{s} P {p} c {c}");
                 }
                 let striped = Schedule::Striped { block: 4 };
                 assert_eq!(critical_pairs(striped, p, c), busiest(striped, p, c), "{striped} P {p} c {c}");
@@ -157,6 +170,8 @@ mod tests {
                 (Schedule::Ulysses, 1.0),
                 (Schedule::AllGather { zigzag: false }, q / (2.0 * q - 1.0)),
                 (Schedule::AllGather { zigzag: true }, 1.0),
+                (Schedule::DoubleRing { window: None, rail: false }, 1.0),
+                (Schedule::Usp { grid: None, across: false }, 1.0),
             ];
             for (schedule, fraction) in expected {
                 assert!((balance(schedule, p, c) - fraction).abs() < 1e-6, "{schedule} P {p}");

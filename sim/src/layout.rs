@@ -281,12 +281,10 @@ mod tests {
             let kind = LayoutKind::Grouped { members: 2, across };
             Layout::new(kind, 4, Documents::single(16)).unwrap().shard(r).iter().collect()
         };
-        assert_eq!([0, 1, 2, 3].map(|r| tokens(false, r)), [
-            vec![0, 1, 2, 3],
-            vec![12, 13, 14, 15],
-            vec![4, 5, 6, 7],
-            vec![8, 9, 10, 11]
-        ]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|r| tokens(false, r)),
+            [vec![0, 1, 2, 3], vec![12, 13, 14, 15], vec![4, 5, 6, 7], vec![8, 9, 10, 11]]
+        );
         assert_eq!([0, 2, 1, 3].map(|r| tokens(true, r)), [0, 1, 2, 3].map(|r| tokens(false, r)));
         let thirds = Layout::new(LayoutKind::Grouped { members: 3, across: false }, 3, Documents::single(6));
         assert_eq!(thirds.unwrap().shard(1).iter().collect::<Vec<_>>(), [2, 3]);

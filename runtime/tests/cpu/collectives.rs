@@ -45,7 +45,8 @@ fn every_mask_and_number_of_ranks() {
 fn grouped_heads_and_batches() {
     let mut run = vec![0; others().len()];
     for (kv_heads, group, batch) in [(1, 8, 1), (2, 4, 1), (4, 2, 2), (8, 1, 1), (2, 6, 1), (8, 5, 1)] {
-        let case = Case::new(problem(shape(kv_heads * group, kv_heads, 12, batch), Pattern::Causal, &[64]), 5);
+        let case =
+            Case::new(problem(shape(kv_heads * group, kv_heads, 12, batch), Pattern::Causal, &[64]), 5);
         for ranks in [1, 2, 4, 8] {
             for (i, schedule) in others().into_iter().enumerate() {
                 run[i] += usize::from(check(&case, schedule, ranks, &options(Pass::Forward)));
@@ -68,6 +69,25 @@ fn every_way_of_moving_messages() {
                             assert!(check(&case, schedule, ranks, &way));
                         }
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_window_and_grid() {
+    for (ranks, kv_heads) in [(4, 4), (6, 12), (8, 4), (12, 12)] {
+        for (pattern, documents) in
+            [(Pattern::Causal, &[96][..]), (Pattern::Full, &[40, 33]), (Pattern::Window(9), &[61])]
+        {
+            let case = Case::new(problem(shape(24, kv_heads, 8, 1), pattern, documents), 9);
+            for d in (1..=ranks).filter(|d| ranks % d == 0) {
+                for flag in [false, true] {
+                    let way = Options { gpus_per_node: 4, ..options(Pass::Forward) };
+                    case.check(Schedule::DoubleRing { window: Some(d), rail: flag }, ranks, &way);
+                    let usp = Schedule::Usp { grid: Some((d, ranks / d)), across: flag };
+                    check(&case, usp, ranks, &way);
                 }
             }
         }

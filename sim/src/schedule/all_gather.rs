@@ -53,7 +53,8 @@ fn visible(b: &mut PlanBuilder, q: BlockId) -> BlockId {
     let documents = b.layout().documents();
     let all = TokenSet::new([Progression::contiguous(0, documents.tokens())]);
     let in_document = |start: u64, len: u64| {
-        let (from, to) = (b.tokens(q).count_before(start as i64), b.tokens(q).count_before((start + len) as i64));
+        let (from, to) =
+            (b.tokens(q).count_before(start as i64), b.tokens(q).count_before((start + len) as i64));
         tiles::visible_slots(b.mask(), &b.tokens(q).slice(from, to), &all)
     };
     let ranges = documents.iter().map(|d| in_document(d.start, d.padded));

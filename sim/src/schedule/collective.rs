@@ -25,7 +25,12 @@ struct Round {
 }
 
 /// A message for every rank, made once, found by its receiver.
-fn messages(b: &mut PlanBuilder, tensor: Tensor, shares: &[BlockId], round: impl Fn(Rank) -> Round) -> Vec<MessageId> {
+fn messages(
+    b: &mut PlanBuilder,
+    tensor: Tensor,
+    shares: &[BlockId],
+    round: impl Fn(Rank) -> Round,
+) -> Vec<MessageId> {
     (0..b.ranks())
         .map(|r| {
             let Round { from, receives, .. } = round(r);
@@ -70,7 +75,7 @@ impl Collective {
             let messages = messages(b, self.tensor, shares, round);
             for r in 0..ranks {
                 let Round { to, sends, receives, .. } = round(r);
-                let send = (messages[to as usize], share_of(bufs[r as usize], sends));
+                let send = (messages[to as usize], share_of(bufs[r as usize], sends).into());
                 let recv = (messages[r as usize], share_of(bufs[r as usize], receives));
                 self.channel.exchange(b, (r, t), &[send], &[recv], None);
             }
@@ -91,9 +96,12 @@ impl Collective {
                     sends: owner(r, t, ranks),
                     receives: owner(r, t + 1, ranks),
                 },
-                Route::Direct => {
-                    Round { to: (r + t) % ranks, from: owner(r, t, ranks), sends: (r + t) % ranks, receives: r }
-                }
+                Route::Direct => Round {
+                    to: (r + t) % ranks,
+                    from: owner(r, t, ranks),
+                    sends: (r + t) % ranks,
+                    receives: r,
+                },
             };
             let messages = messages(b, self.tensor, shares, round);
             let parity = t as usize % 2;
@@ -102,7 +110,7 @@ impl Collective {
                 let passes_on = self.route == Route::Neighbour && t > 1;
                 let own = share_of(parts[r as usize], sends);
                 let source = if passes_on { arrived[r as usize][1 - parity] } else { own };
-                let send = (messages[to as usize], source);
+                let send = (messages[to as usize], source.into());
                 let recv = (messages[r as usize], arrived[r as usize][parity]);
                 self.channel.exchange(b, (r, step + t), &[send], &[recv], None);
             }

@@ -43,9 +43,11 @@ pub fn grids(shape: &Shape, ranks: u32) -> Vec<Grid> {
 /// The group of a rank, and what the rank holds of it after the all-to-all.
 pub(super) struct Member {
     /// The group's ranks, in order.
-    pub group: Vec<Rank>,
+    group: Vec<Rank>,
     /// The rank's own place among them.
-    pub index: u32,
+    index: u32,
+    q_heads: Heads,
+    kv_heads: Heads,
     /// They, with the rank's query heads.
     pub q_block: BlockId,
     /// They, with the rank's kv heads.
@@ -59,7 +61,7 @@ pub(super) struct HeadGroups {
 }
 
 /// A message to be pushed: its rank's end with its buffer.
-type Ends = Vec<Vec<(MessageId, Buf)>>;
+type Ends<B> = Vec<Vec<(MessageId, B)>>;
 
 impl HeadGroups {
     /// The groups of every rank; `group_of` gives a rank's group, the rank among them. Travels on `channel`.
@@ -69,9 +71,10 @@ impl HeadGroups {
             let index = group.iter().position(|&m| m == r).unwrap_or(0) as u32;
             let tokens = b.tokens_of(&group);
             let u = group.len() as u32;
-            let q_block = b.block_of_heads(&tokens, share(b.shape(), u, index, false));
-            let kv_block = b.block_of_heads(&tokens, share(b.shape(), u, index, true));
-            Member { group, index, q_block, kv_block }
+            let (q_heads, kv_heads) = (share(b.shape(), u, index, false), share(b.shape(), u, index, true));
+            let q_block = b.block_of_heads(&tokens, q_heads);
+            let kv_block = b.block_of_heads(&tokens, kv_heads);
+            Member { group, index, q_heads, kv_heads, q_block, kv_block }
         });
         let members = members.collect();
         Self { channel, members }
@@ -82,16 +85,16 @@ impl HeadGroups {
         &self.members[r as usize]
     }
 
-    /// The heads of member `index` of rank r's group.
-    fn heads(&self, b: &PlanBuilder, r: Rank, index: u32, tensor: Tensor) -> Heads {
-        share(b.shape(), self.of(r).group.len() as u32, index, tensor.is_key_side())
+    /// The query heads, or the kv heads, of a rank.
+    pub fn heads_of(&self, r: Rank, kv_side: bool) -> Heads {
+        if kv_side { self.of(r).kv_heads } else { self.of(r).q_heads }
     }
 
     /// One buffer a member: the rank's own input, and room for what it gets of the others. Own tokens lie there with all
     /// heads, the others' with the rank's.
     pub fn allocate(&self, b: &mut PlanBuilder, r: Rank, tensor: Tensor) -> Bufs {
         let me = self.of(r);
-        let heads = self.heads(b, r, me.index, tensor);
+        let heads = self.heads_of(r, tensor.is_key_side());
         let bufs: Vec<Buf> = me
             .group
             .iter()
@@ -114,11 +117,10 @@ impl HeadGroups {
     pub fn gather(&self, b: &mut PlanBuilder, step: u32, tensor: Tensor, bufs: &[Bufs]) {
         let (mut sends, mut recvs) = self.no_ends();
         self.each_pair(|from, to| {
-            let me = self.of(to);
-            let block = b.block_of_heads(&[b.shard(from)], self.heads(b, to, me.index, tensor));
+            let block = b.block_of_heads(&[b.shard(from)], self.heads_of(to, tensor.is_key_side()));
             let message = b.message(from, to, tensor, block);
             let buffer = |r: Rank| Buf(bufs[r as usize].first.0 + self.of(from).index as u16);
-            sends[from as usize].push((message, buffer(from)));
+            sends[from as usize].push((message, buffer(from).into()));
             recvs[to as usize].push((message, buffer(to)));
         });
         self.exchange(b, step, &sends, &recvs);
@@ -127,11 +129,8 @@ impl HeadGroups {
     /// A buffer for a result of the group's tokens and the rank's heads, of which its own tokens stay.
     pub fn result(&self, b: &mut PlanBuilder, r: Rank, tensor: Tensor) -> Buf {
         let me = self.of(r);
-        let (block, heads) = match tensor.is_key_side() {
-            true => (me.kv_block, self.heads(b, r, me.index, tensor)),
-            false => (me.q_block, self.heads(b, r, me.index, tensor)),
-        };
-        let own = b.block_of_heads(&[b.shard(r)], heads);
+        let block = if tensor.is_key_side() { me.kv_block } else { me.q_block };
+        let own = b.block_of_heads(&[b.shard(r)], self.heads_of(r, tensor.is_key_side()));
         b.output_within(r, tensor, block, own)
     }
 
@@ -140,11 +139,11 @@ impl HeadGroups {
     pub fn scatter(&self, b: &mut PlanBuilder, step: u32, tensor: Tensor, results: &[Buf]) {
         let (mut sends, mut recvs) = self.no_ends();
         let mut homes: Vec<Vec<(Heads, Buf)>> = (0..b.ranks())
-            .map(|r| vec![(self.heads(b, r, self.of(r).index, tensor), results[r as usize])])
+            .map(|r| vec![(self.heads_of(r, tensor.is_key_side()), results[r as usize])])
             .collect();
         let mut sums = Vec::new();
         self.each_pair(|from, to| {
-            let heads = self.heads(b, from, self.of(from).index, tensor);
+            let heads = self.heads_of(from, tensor.is_key_side());
             let block = b.block_of_heads(&[b.shard(to)], heads);
             let message = b.message(from, to, tensor, block);
             let homes = &mut homes[to as usize];
@@ -160,7 +159,7 @@ impl HeadGroups {
                     share
                 }
             };
-            sends[from as usize].push((message, results[from as usize]));
+            sends[from as usize].push((message, results[from as usize].into()));
             recvs[to as usize].push((message, into));
         });
         self.exchange(b, step, &sends, &recvs);
@@ -169,7 +168,7 @@ impl HeadGroups {
         }
     }
 
-    fn no_ends(&self) -> (Ends, Ends) {
+    fn no_ends(&self) -> (Ends<Bufs>, Ends<Buf>) {
         (vec![Vec::new(); self.members.len()], vec![Vec::new(); self.members.len()])
     }
 
@@ -184,10 +183,41 @@ impl HeadGroups {
         }
     }
 
-    fn exchange(&self, b: &mut PlanBuilder, step: u32, sends: &Ends, recvs: &Ends) {
+    fn exchange(&self, b: &mut PlanBuilder, step: u32, sends: &Ends<Bufs>, recvs: &Ends<Buf>) {
         for (r, (sends, recvs)) in sends.iter().zip(recvs).enumerate() {
             self.channel.exchange(b, (r as Rank, step), sends, recvs, None);
         }
+    }
+}
+
+/// What a rank has for the backward: what its forward left, cut by heads, and do, which is still to be exchanged. q, o
+/// and do lie in neighbouring buffers.
+pub(super) struct Saved {
+    q: Buf,
+    out: Buf,
+    /// do, as [`HeadGroups::allocate`] made it.
+    pub d_o: Bufs,
+    /// k and v.
+    pub kv: Buf,
+}
+
+impl Saved {
+    pub fn allocate(b: &mut PlanBuilder, groups: &HeadGroups, r: Rank) -> Self {
+        let me = groups.of(r);
+        let kv = b.saved(r, Tensor::KeyValue, me.kv_block);
+        let q = b.saved(r, Tensor::Query, me.q_block);
+        let out = b.saved(r, Tensor::Output, me.q_block);
+        Self { q, out, d_o: groups.allocate(b, r, Tensor::OutputGrad), kv }
+    }
+
+    /// q, lse and do.
+    pub fn queries(&self) -> Bufs {
+        Bufs { first: self.q, count: self.d_o.count + 2 }
+    }
+
+    /// o and do.
+    pub fn outputs(&self) -> Bufs {
+        Bufs { first: self.out, count: self.d_o.count + 1 }
     }
 }
 
@@ -218,7 +248,8 @@ mod tests {
 
     #[test]
     fn forty_heads_on_eight_kv_heads_on_sixteen_ranks() {
-        let legal: Vec<_> = grids(&shape(40, 8), 16).iter().map(|g| (g.ulysses, g.ring, g.kv_copies)).collect();
+        let legal: Vec<_> =
+            grids(&shape(40, 8), 16).iter().map(|g| (g.ulysses, g.ring, g.kv_copies)).collect();
         assert_eq!(legal, [(1, 16, 1), (2, 8, 1), (4, 4, 1), (8, 2, 1)]);
         let of_32: Vec<_> = grids(&shape(32, 8), 16).iter().map(|g| (g.ulysses, g.kv_copies)).collect();
         assert_eq!(of_32, [(1, 1), (2, 1), (4, 1), (8, 1), (16, 2)]);

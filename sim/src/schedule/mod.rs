@@ -4,6 +4,7 @@
 mod all_gather;
 mod collective;
 mod dist_flash;
+mod double_ring;
 mod heads;
 mod kv_ring;
 mod name;
@@ -12,14 +13,15 @@ mod ring_backward;
 mod ring_forward;
 mod step;
 mod striped;
+mod tour;
 mod ulysses;
 mod unused;
+mod usp;
 mod zigzag;
 
 pub use heads::{Grid, grids, kv_copies};
 pub use name::{ALL, Schedule, UnknownSchedule};
 use thiserror::Error;
-use unused::Unused;
 
 use crate::layout::{Layout, LayoutError};
 use crate::mask::{Documents, Pattern};
@@ -50,12 +52,14 @@ pub struct Options {
     pub prefetch: u32,
     /// Only send keys and values that some later rank's mask needs.
     pub needed_only: bool,
+    /// GPUs a node, `>= 1`: what windows and head groups go by.
+    pub gpus_per_node: u32,
     /// Pad a sequence that the layout does not divide, instead of refusing it.
     pub pad: bool,
 }
 
 impl Options {
-    /// Double-buffered neighbour ring over copy engines, everything sent, nothing padded.
+    /// Double-buffered neighbour ring over copy engines, everything sent, nodes of 8 GPUs, nothing padded.
     pub fn new(pass: Pass) -> Self {
         Self {
             pass,
@@ -64,6 +68,7 @@ impl Options {
             chunks: 1,
             prefetch: 1,
             needed_only: false,
+            gpus_per_node: 8,
             pad: false,
         }
     }
@@ -98,6 +103,24 @@ pub enum BuildError {
         /// All ranks.
         ranks: u32,
     },
+    /// A window that does not divide the ranks.
+    #[error("windows of {window} ranks do not divide {ranks} ranks; windows that do: {}", divisors(*ranks))]
+    Window {
+        /// Ranks of a window.
+        window: u32,
+        /// All ranks.
+        ranks: u32,
+    },
+    /// A grid of another number of ranks.
+    #[error("a grid of {ulysses} x {ring} ranks is for {}, not for {ranks}", ulysses * ring)]
+    Grid {
+        /// Ranks that divide the heads.
+        ulysses: u32,
+        /// Ranks that divide the tokens.
+        ring: u32,
+        /// All ranks.
+        ranks: u32,
+    },
     /// Transfers cut into nothing, or into more parts than there are tokens.
     #[error("transfers of {tokens} tokens cannot be cut into {chunks} chunks; use 1 to {tokens}")]
     Chunks {
@@ -123,7 +146,11 @@ pub enum BuildError {
 fn heads_message(schedule: Schedule, shape: &Shape, degree: u32, ranks: u32) -> String {
     let Shape { heads, kv_heads, .. } = *shape;
     let legal = grids(shape, ranks).into_iter().map(|g| {
-        let copies = if g.kv_copies > 1 { format!(" ({} copies of each kv head)", g.kv_copies) } else { String::new() };
+        let copies = if g.kv_copies > 1 {
+            format!(" ({} copies of each kv head)", g.kv_copies)
+        } else {
+            String::new()
+        };
         format!("{} x {}{copies}", g.ulysses, g.ring)
     });
     format!(
@@ -132,6 +159,11 @@ fn heads_message(schedule: Schedule, shape: &Shape, degree: u32, ranks: u32) -> 
          can: {}",
         legal.collect::<Vec<_>>().join(", ")
     )
+}
+
+fn divisors(n: u32) -> String {
+    let all = (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string());
+    all.collect::<Vec<_>>().join(", ")
 }
 
 const BUFFER_LIMIT: u64 = 30_000;
@@ -147,13 +179,15 @@ pub fn build(
     options: &Options,
 ) -> Result<Plan, BuildError> {
     problem.shape.validate()?;
+    let schedule = schedule.on(&problem.shape, ranks, options.gpus_per_node);
+    check_ranks(schedule, ranks)?;
+    check_heads(schedule, &problem.shape, ranks)?;
     let kind = schedule.layout();
     let documents = if options.pad && ranks > 0 && kind.multiple(ranks) > 0 {
         kind.pad(&problem.documents, ranks)
     } else {
         Documents::padded(&problem.documents, 1)
     };
-    check_heads(schedule, &problem.shape, ranks)?;
     let layout = Layout::new(kind, ranks, documents)?;
     check_options(&layout, options)?;
     match schedule {
@@ -165,7 +199,25 @@ pub fn build(
         }
         Schedule::DistFlash => Ok(dist_flash::build(problem, layout, options)),
         Schedule::Ulysses => Ok(ulysses::build(problem, layout, options)),
+        Schedule::DoubleRing { window, rail } => {
+            let window = window.unwrap_or(ranks);
+            Ok(double_ring::build(problem, layout, options, (schedule, window, rail)))
+        }
+        Schedule::Usp { across, .. } => Ok(usp::build(problem, layout, options, (schedule, across))),
         Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
+    }
+}
+
+/// Whether windows and grids fit the number of ranks.
+fn check_ranks(schedule: Schedule, ranks: u32) -> Result<(), BuildError> {
+    match schedule {
+        Schedule::DoubleRing { window: Some(window), .. } if window == 0 || !ranks.is_multiple_of(window) => {
+            Err(BuildError::Window { window, ranks })
+        }
+        Schedule::Usp { grid: Some((ulysses, ring)), .. } if ulysses.saturating_mul(ring) != ranks => {
+            Err(BuildError::Grid { ulysses, ring, ranks })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -173,6 +225,7 @@ pub fn build(
 fn check_heads(schedule: Schedule, shape: &Shape, ranks: u32) -> Result<(), BuildError> {
     let degree = match schedule {
         Schedule::Ulysses => ranks,
+        Schedule::Usp { grid: Some((ulysses, _)), .. } => ulysses,
         _ => return Ok(()),
     };
     if ranks > 0 && kv_copies(shape, degree).is_none() {

@@ -170,8 +170,8 @@ impl Backward<'_> {
     /// Sends what the ranks hold to the next rank of the ring that wants it at step t, or home.
     fn hand_on(&mut self, b: &mut PlanBuilder, t: u32) {
         let ranks = b.ranks();
-        let mut sends: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); ranks as usize];
-        let mut recvs = sends.clone();
+        let mut sends: Vec<Vec<(MessageId, Bufs)>> = vec![Vec::new(); ranks as usize];
+        let mut recvs: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); ranks as usize];
         for r in 0..ranks {
             let Some(load) = self.loads[r as usize].take() else { continue };
             let hops =
@@ -182,7 +182,7 @@ impl Backward<'_> {
             for (k, (from, into)) in load.bufs.iter().zip(bufs.iter()).enumerate() {
                 let part = b.part(load.block, k as u64, n);
                 let message = b.message(r, to, Tensor::KeyValueGrad, part);
-                sends[r as usize].push((message, from));
+                sends[r as usize].push((message, from.into()));
                 recvs[to as usize].push((message, into));
             }
             let load = Load { bufs, ..load };

@@ -2,7 +2,7 @@
 
 use super::{Options, Route};
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, Lane, MaskId, MessageId, OpId, OpKind, Rank, Slots, Transport};
+use crate::plan::{BlockId, Buf, Bufs, Lane, MaskId, MessageId, OpId, OpKind, Rank, Slots, Transport};
 use crate::{tiles, work};
 
 /// The mask that a step needs, `None` where it has no pair at all.
@@ -136,14 +136,12 @@ impl Channel {
         self,
         b: &mut PlanBuilder,
         (rank, step): (Rank, u32),
-        sends: &[(MessageId, Buf)],
+        sends: &[(MessageId, Bufs)],
         recvs: &[(MessageId, Buf)],
         after: Option<OpId>,
     ) {
         let group = if self.grouped && sends.len() + recvs.len() > 0 { b.group() } else { 0 };
-        let sends = sends
-            .iter()
-            .map(|&(message, buffer)| (self.send, OpKind::Send { message, buffer: buffer.into() }));
+        let sends = sends.iter().map(|&(message, buffer)| (self.send, OpKind::Send { message, buffer }));
         let recvs = recvs.iter().map(|&(message, buffer)| (self.recv, OpKind::Recv { message, buffer }));
         for (lane, kind) in sends.chain(recvs) {
             let op = b.push(rank, lane, step, group, kind);

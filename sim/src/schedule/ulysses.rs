@@ -2,9 +2,10 @@
 //! heads, one attention call, and an all-to-all of o back. The forward leaves q, k, v, o and lse, cut by heads, for the
 //! backward, which moves do there and dq, dk and dv back.
 
-use super::heads::{HeadGroups, channel};
+use super::Options;
+use super::heads::{HeadGroups, Saved, channel};
 use super::step::classify;
-use super::{Options, Unused};
+use super::unused::Unused;
 use crate::layout::Layout;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{Buf, Bufs, MaskId, OpKind, Plan, Rank, Tensor};
@@ -70,35 +71,4 @@ fn backward(b: &mut PlanBuilder, groups: &HeadGroups) {
     }
     groups.scatter(b, 2, Tensor::QueryGrad, &dq);
     groups.scatter(b, 2, Tensor::KeyValueGrad, &dkv);
-}
-
-/// What a rank has for the backward: what its forward left, cut by heads, and do, which is still to be exchanged. q, o
-/// and do lie in neighbouring buffers.
-pub(super) struct Saved {
-    q: Buf,
-    out: Buf,
-    /// do, as [`HeadGroups::allocate`] made it.
-    pub d_o: Bufs,
-    /// k and v.
-    pub kv: Buf,
-}
-
-impl Saved {
-    pub fn allocate(b: &mut PlanBuilder, groups: &HeadGroups, r: Rank) -> Self {
-        let me = groups.of(r);
-        let kv = b.saved(r, Tensor::KeyValue, me.kv_block);
-        let q = b.saved(r, Tensor::Query, me.q_block);
-        let out = b.saved(r, Tensor::Output, me.q_block);
-        Self { q, out, d_o: groups.allocate(b, r, Tensor::OutputGrad), kv }
-    }
-
-    /// q, lse and do.
-    pub fn queries(&self) -> Bufs {
-        Bufs { first: self.q, count: self.d_o.count + 2 }
-    }
-
-    /// o and do.
-    pub fn outputs(&self) -> Bufs {
-        Bufs { first: self.out, count: self.d_o.count + 1 }
-    }
 }

@@ -52,12 +52,16 @@ fn dist_flash_sends_what_the_paper_lists() {
 
 #[test]
 fn ulysses_sends_all_but_its_own_share() {
-    for (heads, kv_heads, p) in [(8, 8, 1), (8, 8, 2), (24, 12, 3), (32, 8, 8), (32, 8, 4), (32, 8, 16), (16, 1, 16)] {
+    for (heads, kv_heads, p) in
+        [(8, 8, 1), (8, 8, 2), (24, 12, 3), (32, 8, 8), (32, 8, 4), (32, 8, 16), (16, 1, 16)]
+    {
         let s = shape(heads, kv_heads);
         let t = Terms::of(&s, C);
         let problem = causal(s, C * u64::from(p));
-        let (forward, backward) =
-            (plan(Schedule::Ulysses, &problem, p, Pass::Forward), plan(Schedule::Ulysses, &problem, p, Pass::Backward));
+        let (forward, backward) = (
+            plan(Schedule::Ulysses, &problem, p, Pass::Forward),
+            plan(Schedule::Ulysses, &problem, p, Pass::Backward),
+        );
         let p = u64::from(p);
         let copies = (p / u64::from(kv_heads)).max(1);
         let share = |bytes: u64| (p - 1) * bytes / p;
@@ -79,16 +83,67 @@ fn all_gather_sends_every_share_once_and_twice_in_the_backward() {
                     let (t, hops) = (Terms::of(&s, C), u64::from(p) - 1);
                     let [forward, backward] = [Pass::Forward, Pass::Backward].map(|pass| {
                         let options = Options { route, ..Options::new(pass) };
-                        build(Schedule::AllGather { zigzag }, &causal(s, C * u64::from(p)), p, &options).unwrap()
+                        build(Schedule::AllGather { zigzag }, &causal(s, C * u64::from(p)), p, &options)
+                            .unwrap()
                     });
                     for r in 0..p {
                         assert_eq!(forward.bytes_sent(r).0, hops * t.kv);
                         assert_eq!(backward.bytes_sent(r).0, hops * (t.kv + t.dkv));
                         if s.dtype == Dtype::Fp32 {
-                            assert_eq!(backward.bytes_sent(r).0, 2 * hops * t.kv, "2 (P-1) kv in one element type");
+                            assert_eq!(
+                                backward.bytes_sent(r).0,
+                                2 * hops * t.kv,
+                                "2 (P-1) kv in one element type"
+                            );
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_add_a_hop_of_gradients_each() {
+    for (p, w) in [(1, 1), (8, 8), (8, 2), (12, 3), (6, 1)] {
+        for rail in [false, true] {
+            let (s, windows) = (shape(8, 2), p / w);
+            let t = Terms::of(&s, C);
+            let schedule = Schedule::DoubleRing { window: Some(w), rail };
+            let [forward, backward] = [Pass::Forward, Pass::Backward]
+                .map(|pass| plan(schedule, &causal(s, C * u64::from(p)), p, pass));
+            let around_windows = if w > 1 { p } else { 0 };
+            let between_windows = if windows > 1 { windows } else { 0 };
+            for r in 0..p {
+                let keys = u64::from(p - 1) * t.kv;
+                assert_eq!(forward.bytes_sent(r).0, keys, "P {p} w {w}");
+                let home = u64::from(around_windows + between_windows) * t.dkv;
+                assert_eq!(backward.bytes_sent(r).0, keys + home, "P {p} w {w}");
+                let node = |rank: u32| rank / w;
+                let leaves = forward.messages.iter().filter(|m| m.from == r && node(m.from) != node(m.to));
+                assert_eq!(leaves.map(|m| m.bytes.0).sum::<u64>(), u64::from(windows - 1) * t.kv);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_grid_sends_what_its_all_to_all_and_its_ring_send() {
+    for (u, ring, kv_heads) in [(1, 8, 8), (8, 1, 8), (2, 4, 8), (4, 2, 2), (3, 2, 12), (8, 2, 4)] {
+        for across in [false, true] {
+            let (s, p) = (shape(24, kv_heads), u * ring);
+            let t = Terms::of(&s, C);
+            let schedule = Schedule::Usp { grid: Some((u, ring)), across };
+            let [forward, backward] = [Pass::Forward, Pass::Backward]
+                .map(|pass| plan(schedule, &causal(s, C * u64::from(p)), p, pass));
+            let copies = u64::from((u / kv_heads).max(1));
+            let (u, ring) = (u64::from(u), u64::from(ring));
+            let share = |bytes: u64| (u - 1) * bytes / u;
+            let home = if ring > 1 { ring * copies * t.dkv } else { 0 };
+            for r in 0..p {
+                let keys = (ring - 1) * copies * t.kv;
+                assert_eq!(forward.bytes_sent(r).0, share(2 * t.qo + t.lse + copies * t.kv) + keys);
+                assert_eq!(backward.bytes_sent(r).0, share(t.qo + t.dq + copies * t.dkv) + keys + home);
             }
         }
     }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::problem::Pass;
-use ringlab_sim::schedule::{ALL, Options};
+use ringlab_sim::schedule::{ALL, Options, Route};
 
-use crate::support::{causal, problem, proves, shape, ways};
+use crate::support::{causal, problem, proves, shape, ways, windows_and_grids};
 
 const PATTERNS: [Pattern; 4] = [Pattern::Full, Pattern::Causal, Pattern::Window(1), Pattern::Window(13)];
 
@@ -26,7 +26,11 @@ fn every_number_of_ranks_and_mask() {
     }
     let cases = 16 * 3 * PATTERNS.len() * ways().len();
     let without_full_masks = cases * 3 / 4;
-    assert_eq!(proven, cases * (ALL.len() - 1) + without_full_masks, "only DistFlashAttn refuses, and only full masks");
+    assert_eq!(
+        proven,
+        cases * (ALL.len() - 1) + without_full_masks,
+        "only DistFlashAttn refuses, and only full masks"
+    );
 }
 
 #[test]
@@ -46,15 +50,45 @@ fn every_grouping_of_heads() {
     assert!(by_schedule.iter().all(|&n| n >= 40), "{by_schedule:?}");
 }
 
+#[test]
+fn every_window_and_grid() {
+    let mut proven = 0;
+    for ranks in 1..=16 {
+        for (documents, pattern) in
+            [(&[192][..], Pattern::Causal), (&[9, 30, 12], Pattern::Full), (&[70, 3], Pattern::Window(13))]
+        {
+            let problem = problem(shape(ranks * 2, ranks), pattern, documents);
+            for schedule in windows_and_grids(ranks) {
+                for (gpus_per_node, prefetch) in [(8, 1), (6, 0), (4, 2)] {
+                    for way in ways().into_iter().filter(|w| w.route == Route::Neighbour) {
+                        let options = Options { gpus_per_node, prefetch, ..way };
+                        assert!(
+                            proves(schedule, &problem, ranks, &options).is_some(),
+                            "{schedule} on {ranks}"
+                        );
+                        proven += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(
+        proven,
+        3 * 3 * 4 * 4 * (1..=16).map(|n| (1..=n).filter(|d| n % d == 0).count()).sum::<usize>()
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     fn random_problems(
-        schedule in prop::sample::select(ALL.to_vec()), pattern in 0usize..3, width in 1u64..60, ranks in 1u32..17,
+        choice in any::<prop::sample::Index>(), pattern in 0usize..3, width in 1u64..60, ranks in 1u32..17,
         documents in prop::collection::vec(1u64..40, 1..5), kv_heads in 1u32..9, group in 1u32..7,
         way in prop::sample::select(ways())
     ) {
         let pattern = [Pattern::Full, Pattern::Causal, Pattern::Window(width)][pattern];
+        let schedules = [&ALL[..], &windows_and_grids(ranks)].concat();
+        let schedule = *choice.get(&schedules);
         proves(schedule, &problem(shape(kv_heads * group, kv_heads), pattern, &documents), ranks, &way);
     }
 }

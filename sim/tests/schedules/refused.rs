@@ -25,3 +25,13 @@ fn thirty_three_heads_do_not_divide_and_copies_are_counted() {
     let text = refusal(Schedule::Ulysses, 24, 4, 16);
     assert!(text.ends_with("4 x 4, 8 x 2 (2 copies of each kv head)"), "{text}");
 }
+
+#[test]
+fn windows_and_grids_that_do_not_fit_name_those_that_do() {
+    let window = Schedule::DoubleRing { window: Some(5), rail: false };
+    let text = refusal(window, 8, 8, 12);
+    assert_eq!(text, "windows of 5 ranks do not divide 12 ranks; windows that do: 1, 2, 3, 4, 6, 12");
+    let grid = |u, r| Schedule::Usp { grid: Some((u, r)), across: false };
+    assert_eq!(refusal(grid(2, 4), 8, 8, 12), "a grid of 2 x 4 ranks is for 8, not for 12");
+    assert!(refusal(grid(3, 4), 8, 8, 12).contains("1 x 12, 2 x 6, 4 x 3"));
+}

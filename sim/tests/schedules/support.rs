@@ -74,6 +74,22 @@ impl Terms {
     pub fn of(shape: &Shape, c: u64) -> Self {
         let (h, k, d) = (u64::from(shape.heads), u64::from(shape.kv_heads), u64::from(shape.head_dim));
         let e = shape.dtype.size().0;
-        Self { qo: c * h * d * e, kv: 2 * c * k * d * e, dq: c * h * d * 4, dkv: 2 * c * k * d * 4, lse: c * h * 4 }
+        Self {
+            qo: c * h * d * e,
+            kv: 2 * c * k * d * e,
+            dq: c * h * d * 4,
+            dkv: 2 * c * k * d * 4,
+            lse: c * h * 4,
+        }
     }
+}
+
+/// Every window of `ranks` ranks, on and off rails, and every grid, inside and across nodes.
+pub fn windows_and_grids(ranks: u32) -> Vec<Schedule> {
+    let divisors = (1..=ranks).filter(|d| ranks.is_multiple_of(*d));
+    let with = |d: u32, flag: bool| {
+        let grid = Some((d, ranks / d));
+        [Schedule::DoubleRing { window: Some(d), rail: flag }, Schedule::Usp { grid, across: flag }]
+    };
+    divisors.flat_map(|d| [with(d, false), with(d, true)].concat()).collect()
 }

@@ -3,7 +3,7 @@
 
 use super::{Fetch, Task, Work};
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, MessageId, OpId, OpKind, Plan, Rank, Tensor};
+use crate::plan::{BlockId, Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Tensor};
 use crate::schedule::Options;
 use crate::schedule::step::Channel;
 
@@ -110,13 +110,13 @@ fn send_home(
     work: &[Option<Work>],
 ) -> Vec<Return> {
     let parity = t as usize % 2;
-    let mut sends: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); buffers.len()];
-    let mut recvs = sends.clone();
+    let mut sends: Vec<Vec<(MessageId, Bufs)>> = vec![Vec::new(); buffers.len()];
+    let mut recvs: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); buffers.len()];
     let mut returns = Vec::new();
     for (r, work) in work.iter().enumerate() {
         let Some((back, tensor, block)) = gradient(buffers, fetch, r, parity, t, *work) else { continue };
         let message = b.message(r as Rank, back.to, tensor, block);
-        sends[r].push((message, back.from));
+        sends[r].push((message, back.from.into()));
         recvs[back.to as usize].push((message, back.into));
         returns.push(back);
     }

@@ -67,7 +67,7 @@ pub(in crate::schedule) fn backward(
         window_sums: nothing(),
         sums: nothing(),
     };
-    let mut done: Vec<Option<OpId>> = nothing_done(sites);
+    let mut done: Vec<Option<OpId>> = vec![None; sites.len()];
     for step in tour.steps() {
         keys.during(b, step);
         back.hand_on(b, step);
@@ -82,10 +82,6 @@ pub(in crate::schedule) fn backward(
     let end = Step { j: tour.windows, i: 0, t: tour.length() };
     back.hand_on(b, end);
     back.to_next_window(b, end);
-}
-
-fn nothing_done(sites: &[Site]) -> Vec<Option<OpId>> {
-    vec![None; sites.len()]
 }
 
 impl Room {
@@ -145,6 +141,10 @@ impl Backward<'_> {
         let mut moves = Vec::new();
         for r in 0..b.ranks() {
             let Some(load) = self.loads[r as usize].take() else { continue };
+            if self.tour.window == 1 {
+                self.window_sums[r as usize] = Some(load);
+                continue;
+            }
             let (to, parity) = (self.tour.next(r), step.t as usize % 2);
             let (room, home) = (&self.rooms[to as usize], self.gradients[to as usize].dkv);
             let buf = match comes_around {

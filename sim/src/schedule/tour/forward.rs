@@ -24,7 +24,9 @@ pub(in crate::schedule) fn forward(
         for (r, site) in sites.iter().enumerate() {
             let (rank, first) = (r as Rank, step.t == 0);
             let (q_block, kv_block) = rule(rank, tour.owner(rank, step));
-            let Some(mask) = classify(b, q_block, kv_block).or(first.then_some(MaskId::PROBLEM)) else { continue };
+            let Some(mask) = classify(b, q_block, kv_block).or(first.then_some(MaskId::PROBLEM)) else {
+                continue;
+            };
             let (kv, state) = (keys.holding(rank, step), states[r]);
             let attend = OpKind::Attend { q: site.q, kv, state, q_block, kv_block, mask, init: first };
             done[r] = Some(b.compute(rank, step.t, attend));

@@ -45,9 +45,7 @@ impl<'a> Keys<'a> {
         match step {
             Step { j: 0, i: 0, .. } => self.sites[r as usize].kv,
             Step { j, i: 0, .. } => starts[(j as usize - 1) % starts.len()].into(),
-            Step { j, i, .. } => {
-                stages[(j * (self.tour.window - 1) + i - 1) as usize % stages.len()].into()
-            }
+            Step { j, i, .. } => stages[(j * (self.tour.window - 1) + i - 1) as usize % stages.len()].into(),
         }
     }
 
