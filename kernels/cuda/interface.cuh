@@ -44,7 +44,7 @@ struct ForwardArgs {
     int batch, q_len, heads, kv_heads;
     float scale;                     // 1/sqrt(D) unless told otherwise
     // State, fp32: o unnormalised [batch][q_len][heads][D], m (natural-log scale) and l. Read if carry_in, written if carry_out.
-    // o and l are relative to exp(m); m is -inf where no key was seen, else within ln(256) of the largest score.
+    // o and l are relative to exp(m); m is -inf where no key was seen.
     float* acc_o; Strides acc_stride; float* acc_m; float* acc_l; int carry_in, carry_out;
     // Final result (null if not wanted): o in the input dtype, normalised; lse = m + ln(l), -inf where no key.
     void* o; Strides o_stride; float* lse;
@@ -54,8 +54,9 @@ struct ForwardArgs {
     // 0: a work item is a query tile over all segments. 1: all items of segment 0, then of segment 1, ..., the state
     // carried in acc_o, acc_m and acc_l (not null) between them, so that work starts before late segments are ready.
     int segment_major;
-    // Heads (times batch) whose query tiles are worked on together, so that their keys and values stay in L2:
-    // 1 .. heads * batch, a multiple of heads / kv_heads.
+    // Heads (times batch) whose query tiles are worked on together, so that their keys and values stay in L2: 1 .. heads *
+    // batch, a multiple of heads / kv_heads. Make the sections equal, of at least four work items an SM: a small last one
+    // leaves long items for the end.
     int head_section;
 };
 

@@ -1,10 +1,11 @@
 //! Checks and times the kernels on this machine's GPU.
 //!
-//! `lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST]` writes its results to FOLDER as CSV; `check` fails if a
-//! case does. LONGEST is the longest sequence that `bench` times.
+//! `lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST [SHORTEST]]` writes its results to FOLDER as CSV; `check`
+//! fails if a case does. LONGEST and SHORTEST bound the sequences that `bench` times.
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::path::Path as FilePath;
 use std::process::ExitCode;
 use std::{env, fs};
@@ -31,7 +32,11 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
     let (command, folder) = match arguments {
         [command, folder, ..] => (command.as_str(), FilePath::new(folder)),
-        _ => return Err("usage: lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST]".into()),
+        _ => {
+            return Err(
+                "usage: lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST [SHORTEST]]".into()
+            );
+        }
     };
     let path = match arguments.get(2).map(String::as_str) {
         None => None,
@@ -42,12 +47,13 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
         }
     };
     let longest = arguments.get(3).map_or(Ok(65536), |text| text.parse())?;
+    let shortest = arguments.get(4).map_or(Ok(1), |text| text.parse())?;
     fs::create_dir_all(folder)?;
     let device = Device::open_with(0, path, Some(Cache::from_env()))?;
     eprintln!("{} ({}), {} kernels", device.name()?, device.target().capability, device.target().path);
     match command {
         "check" => run_check(&device, folder),
-        "bench" => run_bench(&device, folder, longest).map(|()| true),
+        "bench" => run_bench(&device, folder, shortest..=longest).map(|()| true),
         "accuracy" => run_accuracy(&device, folder).map(|()| true),
         other => Err(format!("`{other}` is no command; say check, bench or accuracy").into()),
     }
@@ -72,12 +78,16 @@ fn run_check(device: &Device, folder: &FilePath) -> Result<bool, Box<dyn Error>>
     Ok(failures == 0)
 }
 
-fn run_bench(device: &Device, folder: &FilePath, longest: usize) -> Result<(), Box<dyn Error>> {
+fn run_bench(
+    device: &Device,
+    folder: &FilePath,
+    lengths: RangeInclusive<usize>,
+) -> Result<(), Box<dyn Error>> {
     let mut csv = String::from(
         "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,tflops,median_ms,min_ms,\
          max_ms,repeats,device,cuda\n",
     );
-    for point in points(longest) {
+    for point in points(&lengths) {
         for timing in bench(device, point, REPEATS)? {
             println!("{}", summary(&timing));
             csv.push_str(&row(device, &timing)?);

@@ -8,6 +8,7 @@ mod accuracy;
 mod bench;
 mod check;
 mod layout;
+mod long;
 mod mask;
 mod random;
 mod ranks;

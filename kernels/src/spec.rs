@@ -3,6 +3,7 @@
 //! A spec holds device addresses but touches no device: [`ForwardSpec::validate`] and [`BackwardSpec::validate`] are
 //! pure, and nothing is launched from a spec that fails them.
 
+mod checks;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,9 @@ use std::time::Duration;
 
 use crate::abi::Strides;
 use crate::tiles::Intervals;
+
+pub(crate) use checks::{check_address, check_size, check_tensor};
+use checks::{check_common, check_disjoint, check_segment};
 
 /// Bytes to which every tensor's base and rows are aligned: one 16-byte access per thread.
 pub const ALIGNMENT: u64 = 16;
@@ -152,8 +156,8 @@ pub enum SpecError {
     /// A launch would throw its result away.
     #[error("the launch has neither an output nor a carried state to write")]
     NoResult,
-    /// Scores scaled by `scale` are compared through a state that is missing.
-    #[error("the launch carries a state in but names none")]
+    /// The launch carries a state, from another launch or from segment to segment, and names no memory for it.
+    #[error("the launch carries a state but names no memory for it")]
     NoState,
 }
 
@@ -238,6 +242,18 @@ pub struct Carry {
     pub state: Option<State>,
 }
 
+/// In which order a launch over several segments works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorkOrder {
+    /// Each query tile over all segments: the state stays in registers.
+    #[default]
+    QueryMajor,
+    /// Every query tile over the first segment, then over the second: work starts before late segments are ready. The
+    /// state passes through the memory that [`Carry::state`] names. The portable kernels go on tile by tile instead, to
+    /// the same result.
+    SegmentMajor,
+}
+
 /// Where the finished output goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
@@ -268,6 +284,8 @@ pub struct ForwardSpec<'a> {
     pub mask: Intervals<'a>,
     /// Keys and values, attended one segment after the other.
     pub segments: Vec<KeySegment<'a>>,
+    /// Order of the work where there are several segments.
+    pub order: WorkOrder,
     /// State between launches.
     pub carry: Carry,
     /// Finished output, if wanted.
@@ -324,7 +342,7 @@ impl ForwardSpec<'_> {
         self.output.map_or(Ok(()), |output| output.validate(self.dims))?;
         match self.carry {
             Carry { state: Some(state), .. } => state.validate(self.dims)?,
-            Carry { read: false, write: false, state: None } => {}
+            Carry { read: false, write: false, state: None } if self.order == WorkOrder::QueryMajor => {}
             Carry { state: None, .. } => return Err(SpecError::NoState),
         }
         if self.output.is_none() && !self.carry.write { Err(SpecError::NoResult) } else { Ok(()) }
@@ -350,93 +368,4 @@ impl BackwardSpec<'_> {
         check_tensor("dk", self.dk, kv_heads, head_dim, 4)?;
         check_tensor("dv", Tensor { ptr: self.dv, ..self.dk }, kv_heads, head_dim, 4)
     }
-}
-
-fn check_common(dims: Dims, scale: f32, mask: Intervals<'_>) -> Result<(), SpecError> {
-    let Dims { heads, kv_heads, batch, .. } = dims;
-    for (name, value, limit) in [
-        ("heads", heads, 1 << 15),
-        ("kv_heads", kv_heads, 1 << 15),
-        ("batch", batch, 1 << 15),
-        ("q_len", mask.lo.len(), 1 << 30),
-    ] {
-        check_size(name, value, limit)?;
-    }
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(SpecError::Heads { heads, kv_heads });
-    }
-    if !(scale.is_finite() && scale > 0.0) {
-        return Err(SpecError::Scale(scale.to_string()));
-    }
-    if mask.lo.len() != mask.hi.len() {
-        return Err(SpecError::MaskLength { lo: mask.lo.len(), hi: mask.hi.len() });
-    }
-    mask.first_falling().map_or(Ok(()), |row| Err(SpecError::MaskOrder(row)))
-}
-
-fn check_segment(index: usize, segment: &KeySegment<'_>, dims: Dims) -> Result<(), SpecError> {
-    check_size("segment length", segment.positions.len(), 1 << 30)?;
-    for (name, ptr) in [("k", segment.k), ("v", segment.v)] {
-        let tensor = Tensor { ptr, strides: segment.strides };
-        check_tensor(name, tensor, dims.kv_heads, dims.head_dim, Dtype::BYTES)?;
-    }
-    if let Some(flag) = segment.ready {
-        check_address("ready", flag.ptr, 4)?;
-    }
-    match segment.positions.windows(2).position(|pair| pair[0] >= pair[1]) {
-        Some(slot) => Err(SpecError::PositionOrder { segment: index, slot: slot + 1 }),
-        None => Ok(()),
-    }
-}
-
-fn check_disjoint(segments: &[KeySegment<'_>]) -> Result<(), SpecError> {
-    if segments.len() < 2 {
-        return Ok(());
-    }
-    let mut positions: Vec<i32> = segments.iter().flat_map(|segment| segment.positions).copied().collect();
-    positions.sort_unstable();
-    match positions.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(SpecError::PositionTwice(pair[0])),
-        None => Ok(()),
-    }
-}
-
-pub(crate) fn check_size(name: &'static str, value: usize, limit: usize) -> Result<(), SpecError> {
-    match value {
-        0 => Err(SpecError::Empty(name)),
-        _ if value > limit => Err(SpecError::TooLarge { name, value, limit }),
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn check_address(name: &'static str, ptr: u64, align: u64) -> Result<(), SpecError> {
-    match ptr {
-        0 => Err(SpecError::Null(name)),
-        _ if !ptr.is_multiple_of(align) => Err(SpecError::Misaligned { name, value: i128::from(ptr) }),
-        _ => Ok(()),
-    }
-}
-
-pub(crate) fn check_tensor(
-    name: &'static str,
-    tensor: Tensor,
-    heads: usize,
-    head_dim: HeadDim,
-    element_bytes: u64,
-) -> Result<(), SpecError> {
-    check_address(name, tensor.ptr, ALIGNMENT)?;
-    let Strides { batch, token, head } = tensor.strides;
-    let row = i64::try_from(head_dim.elements()).unwrap_or(i64::MAX);
-    // One head only: its stride is never used.
-    let head_needed = if heads == 1 { 0 } else { row };
-    for (axis, value, needed) in [("token", token, row), ("head", head, head_needed), ("batch", batch, 0)] {
-        if value < needed {
-            return Err(SpecError::Overlap { name, axis, value, needed });
-        }
-        let bytes = i128::from(value) * i128::from(element_bytes);
-        if bytes % i128::from(ALIGNMENT) != 0 {
-            return Err(SpecError::Misaligned { name, value: bytes });
-        }
-    }
-    Ok(())
 }

@@ -91,13 +91,13 @@ impl Target {
     }
 }
 
-/// How much of the score matrix a mask leaves to compute.
+/// How many keys a tile of the Hopper forward has at D = 128.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Density {
-    /// Nearly all of it.
-    Dense,
-    /// A part, as under a causal mask.
-    Sparse,
+pub enum KeyTile {
+    /// 176: amortises what a tile costs, where little of the score matrix is masked or the sequence is long.
+    Wide,
+    /// 128: wastes less along a diagonal.
+    Narrow,
 }
 
 /// How many CTAs a launch has.
@@ -194,9 +194,9 @@ impl Step {
 
 impl Kernel {
     /// The forward kernel of a target.
-    pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, density: Density) -> Self {
+    pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Self {
         match target.path {
-            Path::Hopper => hopper_forward(dtype, head_dim, density),
+            Path::Hopper => hopper_forward(dtype, head_dim, key_tile),
             Path::Portable => portable_forward(dtype, head_dim),
         }
     }
@@ -225,8 +225,8 @@ impl Kernel {
         let mut kernels: Vec<Self> = Vec::new();
         for dtype in Dtype::ALL {
             for head_dim in HeadDim::ALL {
-                kernels.push(Self::forward(target, dtype, head_dim, Density::Sparse));
-                kernels.push(Self::forward(target, dtype, head_dim, Density::Dense));
+                kernels.push(Self::forward(target, dtype, head_dim, KeyTile::Narrow));
+                kernels.push(Self::forward(target, dtype, head_dim, KeyTile::Wide));
                 kernels.push(Self::backward(target, dtype, head_dim));
                 kernels.extend(Step::ALL.map(|step| Self::step(step, dtype, head_dim)));
             }
@@ -257,12 +257,12 @@ impl Kernel {
     }
 }
 
-/// 64 queries a warpgroup. Wide key tiles amortise the softmax's bookkeeping; narrow ones waste less along a diagonal.
-fn hopper_forward(dtype: Dtype, head_dim: HeadDim, density: Density) -> Kernel {
-    let (tile_q, tile_kv) = match (head_dim, density) {
+/// 64 queries a warpgroup.
+fn hopper_forward(dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Kernel {
+    let (tile_q, tile_kv) = match (head_dim, key_tile) {
         (HeadDim::D64, _) => (192, 128),
-        (HeadDim::D128, Density::Sparse) => (128, 128),
-        (HeadDim::D128, Density::Dense) => (128, 176),
+        (HeadDim::D128, KeyTile::Narrow) => (128, 128),
+        (HeadDim::D128, KeyTile::Wide) => (128, 176),
     };
     let mut kernel = Kernel::base("hopper-forward", dtype, head_dim);
     kernel.name = format!("{}-{tile_q}x{tile_kv}", kernel.name);
@@ -300,17 +300,23 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
 }
 
 /// Four warps of 32 queries, so that each key fragment read from shared memory feeds two products; two CTAs share a
-/// multiprocessor.
+/// multiprocessor, whose shared memory holds two stages of keys and values at D = 64 only.
 fn portable_forward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
     let (tile_q, tile_kv) = (128, 64);
+    let stages = match head_dim {
+        HeadDim::D64 => 2,
+        HeadDim::D128 => 1,
+    };
+    let mut kernel = Kernel::base("portable-forward", dtype, head_dim);
+    kernel.defines.push(format!("STAGES={stages}"));
     Kernel {
         source: "portable/forward.cu",
         entry: "portable_forward",
         tile_q,
         tile_kv,
         threads: 128,
-        shared: SharedMemory::Bytes(2 * ((tile_q + 2 * tile_kv) * head_dim.elements()) as u32),
-        ..Kernel::base("portable-forward", dtype, head_dim)
+        shared: SharedMemory::Bytes(2 * ((tile_q + 2 * stages * tile_kv) * head_dim.elements()) as u32),
+        ..kernel
     }
 }
 
@@ -321,7 +327,9 @@ fn portable_backward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool)
         HeadDim::D64 => 128,
         HeadDim::D128 => 64,
     };
-    let elements = 2 * ((tile_kv + stages * tile_q) * head_dim.elements() + tile_q * tile_kv);
+    // Two tensors of each kind in 16 bits, and two fp32 numbers a query.
+    let elements = (tile_kv + stages * tile_q) * head_dim.elements() + tile_q * tile_kv;
+    let bytes = 2 * 2 * elements + 2 * 4 * stages * tile_q;
     let mut kernel = Kernel::base("portable-backward", dtype, head_dim);
     kernel.name = format!("{}-{tile_q}x{tile_kv}", kernel.name);
     kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
@@ -331,7 +339,7 @@ fn portable_backward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool)
         tile_q,
         tile_kv,
         threads: 256,
-        shared: SharedMemory::Bytes(2 * elements as u32),
+        shared: SharedMemory::Bytes(bytes as u32),
         ..kernel
     }
 }

@@ -36,7 +36,7 @@ fn configuration_of_8_ranks(bencher: Bencher, schedule: Schedule) {
     let (problem, options) = (llama(128 << 10), Options::new(Pass::Forward));
     let mut machine = machine(8);
     bencher.counter(ItemsCount::new(1_u32)).bench_local(|| {
-        let plan = support::plan(schedule, black_box(&problem), 8, &options);
+        let plan = support::build(schedule, black_box(&problem), 8, &options);
         simulate_with(&plan, &mut machine, &mut Discard).unwrap()
     });
 }
@@ -45,13 +45,13 @@ fn configuration_of_8_ranks(bencher: Bencher, schedule: Schedule) {
 #[divan::bench(args = SCHEDULES)]
 fn plan_of_8_ranks(bencher: Bencher, schedule: Schedule) {
     let (problem, options) = (llama(128 << 10), Options::new(Pass::Forward));
-    bencher.counter(ItemsCount::new(1_u32)).bench_local(|| support::plan(schedule, &problem, 8, &options));
+    bencher.counter(ItemsCount::new(1_u32)).bench_local(|| support::build(schedule, &problem, 8, &options));
 }
 
 /// Only the simulation of that; items are plan operations.
 #[divan::bench(args = SCHEDULES)]
 fn simulation_of_8_ranks(bencher: Bencher, schedule: Schedule) {
-    let plan = support::plan(schedule, &llama(128 << 10), 8, &Options::new(Pass::Forward));
+    let plan = support::build(schedule, &llama(128 << 10), 8, &Options::new(Pass::Forward));
     let mut machine = machine(8);
     let ops = ItemsCount::new(plan.op_count());
     bencher.counter(ops).bench_local(|| simulate_with(&plan, &mut machine, &mut Discard).unwrap());
@@ -60,7 +60,7 @@ fn simulation_of_8_ranks(bencher: Bencher, schedule: Schedule) {
 /// The same with a timeline, and the machine made anew.
 #[divan::bench(args = SCHEDULES)]
 fn timeline_of_8_ranks(bencher: Bencher, schedule: Schedule) {
-    let plan = support::plan(schedule, &llama(128 << 10), 8, &Options::new(Pass::Forward));
+    let plan = support::build(schedule, &llama(128 << 10), 8, &Options::new(Pass::Forward));
     let cluster = support::nvswitch(1);
     let ops = ItemsCount::new(plan.op_count());
     bencher.counter(ops).bench_local(|| simulate(&plan, &cluster, &SimOptions::default()).unwrap());
@@ -70,14 +70,30 @@ fn timeline_of_8_ranks(bencher: Bencher, schedule: Schedule) {
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn plan_of_1024_ranks(bencher: Bencher) {
     let (problem, options) = (llama(1 << 20), Options::new(Pass::Forward));
-    bencher.bench_local(|| support::plan(Schedule::Ring, &problem, 1024, &options));
+    bencher.bench_local(|| support::build(Schedule::Ring, &problem, 1024, &options));
 }
 
 /// Its simulation; items are plan operations.
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn simulation_of_1024_ranks(bencher: Bencher) {
-    let plan = support::plan(Schedule::Ring, &llama(1 << 20), 1024, &Options::new(Pass::Forward));
+    let plan = support::build(Schedule::Ring, &llama(1 << 20), 1024, &Options::new(Pass::Forward));
     let mut machine = machine(1024);
+    let ops = ItemsCount::new(plan.op_count());
+    bencher.counter(ops).bench_local(|| simulate_with(&plan, &mut machine, &mut Discard).unwrap());
+}
+
+/// Plans whose transfers share links; items are plan operations.
+#[divan::bench(sample_count = 5, sample_size = 1, args = ["ring backward 256", "dist-flash 128", "dist-flash 512", "ring on a PCIe box", "ring on a fat tree of 256"])]
+fn shared_links(bencher: Bencher, case: &str) {
+    let (schedule, pass, ranks, cluster) = match case {
+        "ring backward 256" => (Schedule::Ring, Pass::Backward, 256, support::nvswitch(32)),
+        "dist-flash 128" => (Schedule::DistFlash, Pass::Forward, 128, support::nvswitch(16)),
+        "dist-flash 512" => (Schedule::DistFlash, Pass::Forward, 512, support::nvswitch(64)),
+        "ring on a PCIe box" => (Schedule::Ring, Pass::Backward, 8, support::pcie_box()),
+        _ => (Schedule::Ring, Pass::Backward, 256, support::fat_tree(32)),
+    };
+    let plan = support::build(schedule, &llama(u64::from(ranks) * 4096), ranks, &Options::new(pass));
+    let mut machine = Machine::new(&cluster, ranks, &SimOptions::default()).unwrap();
     let ops = ItemsCount::new(plan.op_count());
     bencher.counter(ops).bench_local(|| simulate_with(&plan, &mut machine, &mut Discard).unwrap());
 }

@@ -266,7 +266,7 @@ fn push_piece(piece: Piece, out: &mut Vec<Piece>) {
     }
     match out.last_mut() {
         Some(p) if p.q_end == piece.q_start && p.lo == piece.lo && p.end == piece.end => {
-            p.q_end = piece.q_end
+            p.q_end = piece.q_end;
         }
         _ => out.push(piece),
     }

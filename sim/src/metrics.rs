@@ -87,16 +87,16 @@ fn rank_times(plan: &Plan, rank: usize, times: &Times, makespan: SimTime) -> Ran
         if start > free {
             let moving =
                 op.waits.iter().filter(|&&w| w != NO_OP).flat_map(|&w| lane_tail(plan, rank, w, times, free));
-            exposed = exposed + overlap(moving.collect(), free, start);
+            exposed += overlap(moving.collect(), free, start);
         }
-        busy = busy + end.saturating_sub(start);
+        busy += end.saturating_sub(start);
         free = free.max(end);
     }
     let results = ops.iter().zip(times).filter_map(|(op, time)| match op.kind {
         OpKind::Recv { message, .. } if plan.message(message).tensor != Tensor::KeyValue => *time,
         _ => None,
     });
-    exposed = exposed + overlap(results.collect(), free, makespan);
+    exposed += overlap(results.collect(), free, makespan);
     RankTimes { busy, exposed, wait: makespan.saturating_sub(busy + exposed) }
 }
 
@@ -117,7 +117,7 @@ fn overlap(mut spans: Vec<(SimTime, SimTime)>, from: SimTime, to: SimTime) -> Si
     let (mut covered, mut reached) = (SimTime::ZERO, from);
     for (start, end) in spans {
         let (start, end) = (start.max(reached), end.min(to));
-        covered = covered + end.saturating_sub(start);
+        covered += end.saturating_sub(start);
         reached = reached.max(end);
     }
     covered

@@ -50,7 +50,7 @@ pub fn run(args: &CheckArgs) -> Result<Outcome> {
             match prove(&setup, schedule, pass) {
                 Ok(row) => rows.push(row),
                 Err(error) if Setup::tolerates(&args.setup) => {
-                    left_out.push(format!("{schedule}: {error:#}"))
+                    left_out.push(format!("{schedule}: {error:#}"));
                 }
                 Err(error) => return Err(error),
             }

@@ -22,7 +22,7 @@ use crate::output::{self, FORMAT_VERSION};
 use crate::setup::Setup;
 
 /// A size that two cores do in seconds with the default model's heads.
-const DEFAULT_SEQ: u64 = 2 << 10;
+const DEFAULT_SEQ: u64 = 1 << 10;
 
 #[derive(Serialize)]
 struct Row {
@@ -125,7 +125,7 @@ fn check_size(setup: &Setup) -> Result<()> {
 }
 
 fn is_unplannable(error: &anyhow::Error) -> bool {
-    error.chain().any(|e| e.is::<ringlab_sim::schedule::BuildError>())
+    error.downcast_ref::<ringlab_sim::schedule::BuildError>().is_some()
 }
 
 fn execute(

@@ -11,21 +11,18 @@ DEVICE void load_q_tile(Shared& shared, const void* map, int token, int head, in
     ptx::mbarrier_arrive_expect(barrier, tile::q_bytes);
 #pragma unroll
     for (int block = 0; block < tile::column_blocks; ++block) {
-        ptx::tensor_load_4d(ptx::shared_address(shared.q) + block * tile::q_block_bytes, map, barrier, block * 64, token,
-                            head, batch);
+        ptx::tensor_load_4d(ptx::shared_address(shared.q) + block * tile::q_block_bytes, map, barrier, block * 64,
+                            token, head, batch);
     }
 }
 
-// In a cluster every CTA loads its share of the column blocks, for all of them.
 DEVICE void load_kv_tile(char* destination, const void* map, u64& full, int token, int head, int batch) {
     const u32 barrier = ptx::shared_address(&full);
     ptx::mbarrier_arrive_expect(barrier, tile::kv_bytes);
 #pragma unroll
-    for (int share = 0; share < tile::column_blocks; share += CLUSTER) {
-        const int block = share + cluster_rank();
-        const u32 target = ptx::shared_address(destination) + block * tile::kv_block_bytes;
-        if (CLUSTER == 1) ptx::tensor_load_4d(target, map, barrier, block * 64, token, head, batch);
-        else ptx::tensor_load_4d_multicast(target, map, barrier, (1 << CLUSTER) - 1, block * 64, token, head, batch);
+    for (int block = 0; block < tile::column_blocks; ++block) {
+        ptx::tensor_load_4d(ptx::shared_address(destination) + block * tile::kv_block_bytes, map, barrier, block * 64,
+                            token, head, batch);
     }
 }
 
@@ -54,61 +51,58 @@ struct Gate {
     }
 };
 
-DEVICE void wait_empty(u64& barrier, u32 phase) {
-    if (CLUSTER == 1) wait_barrier(barrier, phase);
-    else ptx::mbarrier_wait_cluster(ptx::shared_address(&barrier), phase);
-}
-
-DEVICE int own_tile(const Work& work) { return work.q_tiles[cluster_rank()]; }
-
-// Tiles of this CTA's queries that need no mask.
-DEVICE schedule::Span full_tiles(const Segment& segment, const Work& work) {
-    if (own_tile(work) < 0) return {0, 0};
-    const TileRange range = segment.ranges[own_tile(work)];
-    return {range.full_first, min(range.full_last, segment.len / TILE_KV)};
-}
+constexpr int lookahead = 3;  // key tiles
 
 struct Producer {
     const ForwardArgs& args;
     Shared& shared;
     Gate gate;
     RingPosition<1> q;
-    RingPosition<STAGES> k;   // the next key tile; value tiles follow one behind
+    RingPosition<tile::stages> k;   // the next key tile; value tiles follow one behind
 
     DEVICE void load_q(const Work& work) {
         wait_barrier(shared.barriers.q_empty, q.phase() ^ 1);
-        load_q_tile(shared, args.q_map, max(own_tile(work), 0) * TILE_Q, work.head, work.batch);
+        load_q_tile(shared, args.q_map, work.q_tile * TILE_Q, work.head, work.batch);
         q.advance();
     }
 
     DEVICE void load_k(const Work& work, const TileTag& tag, int n) {
         const u32 slot = k.slot();
-        wait_empty(shared.barriers.k_empty[slot], k.phase() ^ 1);
+        wait_barrier(shared.barriers.k_empty[slot], k.phase() ^ 1);
         shared.tags[slot] = tag;
         load_kv_tile(shared.k[slot], args.segments[tag.segment].k_map, shared.barriers.k_full[slot], n * TILE_KV,
                      work.kv_head, work.batch);
         k.advance();
     }
 
-    DEVICE void load_v(const Work& work, RingPosition<STAGES> v, int segment, int n) {
+    DEVICE void load_v(const Work& work, RingPosition<tile::stages> v, int segment, int n) {
         const u32 slot = v.slot();
-        wait_empty(shared.barriers.v_empty[slot], v.phase() ^ 1);
+        wait_barrier(shared.barriers.v_empty[slot], v.phase() ^ 1);
         load_kv_tile(shared.v[slot], args.segments[segment].v_map, shared.barriers.v_full[slot], n * TILE_KV,
                      work.kv_head, work.batch);
     }
 
+    // The next item is fetched while the last tiles of this one are on their way: time for an atomic and two loads.
+    DEVICE void announce(int left) {
+        if (left == lookahead) arrive_barrier(shared.barriers.item_due);
+    }
+
     // Key tiles run from the last to the first; the values of a tile follow the keys of the next.
     DEVICE void load_item(const Work& work) {
-        if (work.tiles == 0) return;
+        int left = work.tiles;
+        if (left <= lookahead) announce(lookahead);
+        if (left == 0) return;
         load_q(work);
         int pending = -1, pending_segment = 0;
         for (int s = work.segment_first; s < work.segment_last; ++s) {
-            const schedule::Span needed = schedule::span(args.segments[s], work);
-            if (needed.first >= needed.last) continue;
+            const TileRange range = args.segments[s].ranges[work.q_tile];
+            if (range.first >= range.last) continue;
             gate.pass(s);
-            const schedule::Span full = full_tiles(args.segments[s], work);
-            for (int n = needed.last - 1; n >= needed.first; --n) {
-                load_k(work, {n >= full.first && n < full.last ? -1 : n, s}, n);
+            const int full_last = min(range.full_last, args.segments[s].len / TILE_KV);
+            for (int n = range.last - 1; n >= range.first; --n) {
+                if (left > lookahead) announce(left - 1);
+                --left;
+                load_k(work, {n >= range.full_first && n < full_last ? -1 : n, s}, n);
                 if (pending >= 0) load_v(work, k.before().before(), pending_segment, pending);
                 pending = n;
                 pending_segment = s;

@@ -1,5 +1,5 @@
-// The consumers: warpgroups of 64 query rows each. While one warpgroup's tensor work runs, the others do their softmax;
-// inside a warpgroup the softmax of a tile overlaps with the product with the values of the tile before.
+// The consumers: warpgroups of 64 query rows each. They take turns: while the tensor cores work for one, the others do
+// their softmax. A turn queues the scores of a tile and the product with the values of the tile before.
 #pragma once
 
 #include "fwd_epilogue.cuh"
@@ -25,9 +25,9 @@ struct Queries {
 #pragma unroll
         for (int step = 0; step < query_registers / 4; ++step) {
             const int chunk = step % 4 * 2 + lane / 16;
-            const u32 source = address + step / 4 * tile::q_block_bytes + row * tile::row_bytes + (chunk ^ row % 8) * 16;
+            const u32 block = address + step / 4 * tile::q_block_bytes;
             u32* f = fragments + 4 * step;
-            ptx::load_matrix_x4(source, f[0], f[1], f[2], f[3]);
+            ptx::load_matrix_x4(block + row * tile::row_bytes + (chunk ^ row % 8) * 16, f[0], f[1], f[2], f[3]);
         }
     }
 
@@ -64,29 +64,18 @@ struct Consumer {
     int group;
     Queries queries;
     RingPosition<1> q;
-    RingPosition<STAGES> k;   // the next key tile; the value tile in use is always the one before
+    RingPosition<tile::stages> k;   // the next key tile; the value tile in use is always the one before
 
     DEVICE int lane() const { return threadIdx.x % 32; }
-    // The thread's first query; past the end where this CTA has no query tile.
+
+    // The thread's first query; its other is 8 rows further.
     DEVICE int row(const Work& work) const {
-        const int q_tile = work.q_tiles[cluster_rank()];
-        const int tile_row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
-        return CLUSTER > 1 && q_tile < 0 ? args.q_len : q_tile * TILE_Q + tile_row;
+        return work.q_tile * TILE_Q + group * 64 + threadIdx.x / 32 % 4 * 16 + lane() / 4;
     }
 
+    // After an instruction of the whole warp that waits for its last read.
     DEVICE void release(u64& barrier) {
-        __syncwarp();
         if (lane() == 0) arrive_barrier(barrier);
-    }
-
-    // To every CTA that writes this stage.
-    DEVICE void release_stage(u64& barrier) {
-        __syncwarp();
-        if (CLUSTER == 1) {
-            if (lane() == 0) arrive_barrier(barrier);
-        } else if (lane() < CLUSTER) {
-            ptx::mbarrier_arrive_cluster(ptx::shared_address(&barrier), lane());
-        }
     }
 
     DEVICE void take_turn() { ptx::named_sync(first_turn_barrier + group, 256); }
@@ -94,12 +83,9 @@ struct Consumer {
         ptx::named_arrive(first_turn_barrier + (group + 1 == tile::consumers ? 0 : group + 1), 256);
     }
 
-    DEVICE void wait_keys(RingPosition<STAGES> at) { wait_barrier(shared.barriers.k_full[at.slot()], at.phase()); }
-
-    // Waits for keys after the sum of a tile's probabilities is known. It is never as large as here, but the assembler
-    // does not know and so cannot move the work behind the sum past this wait.
-    DEVICE void wait_keys(RingPosition<STAGES> at, float sum) {
-        wait_barrier(shared.barriers.k_full[at.slot()], at.phase() ^ static_cast<u32>(sum > 1e30f));
+    DEVICE TileTag wait_keys() {
+        wait_barrier(shared.barriers.k_full[k.slot()], k.phase());
+        return shared.tags[k.slot()];
     }
 
     DEVICE void multiply_keys(float (&scores)[score_registers]) {
@@ -108,54 +94,60 @@ struct Consumer {
     }
 
     DEVICE void multiply_values(float (&o)[output_registers], const u32 (&p)[TILE_KV / 4]) {
-        const RingPosition<STAGES> v = k.before();
+        const RingPosition<tile::stages> v = k.before();
         wait_barrier(shared.barriers.v_full[v.slot()], v.phase());
         wgmma::fence();
         multiply_probabilities_values(
             o, p, wgmma::descriptor_mn_major(ptx::shared_address(shared.v[v.slot()]), tile::kv_block_bytes));
     }
 
-    DEVICE void first_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
-                           float (&o)[output_registers], softmax::State& state) {
-        wait_keys(k);
-        const TileTag tag = shared.tags[k.slot()];
+    template <bool Masked>
+    DEVICE void first_tile(const Work& work, const TileTag& tag, float (&scores)[score_registers],
+                           u32 (&p)[TILE_KV / 4], float (&o)[output_registers], softmax::State& state) {
         multiply_keys(scores);
         mask::Columns columns;
-        if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
+        if (Masked) columns = mask::visible(args, tag, row(work), lane());
         wgmma::wait<0>();
         wgmma::pin(scores);
-        release_stage(shared.barriers.k_empty[k.slot()]);
+        release(shared.barriers.k_empty[k.slot()]);
         k.advance();
-        if (tag.index >= 0) mask::apply(scores, columns);
-        float rescale[2];
-        softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
-        softmax::rescale_rows(o, rescale);
+        if (Masked) mask::apply(scores, columns);
+        const float scale_log2 = args.scale * softmax::log2_e;
+        const softmax::RowUpdate first = softmax::update_max<true>(scores, state, scale_log2, 0);
+        softmax::exponentiate(scores, state, scale_log2, first, 0);
+        const softmax::RowUpdate second = softmax::update_max<true>(scores, state, scale_log2, 1);
+        softmax::rescale_rows(o, first, second);
+        softmax::exponentiate(scores, state, scale_log2, second, 1);
         softmax::pack(scores, p);
     }
 
-    DEVICE void next_tile(const Work& work, float (&scores)[score_registers], u32 (&p)[TILE_KV / 4],
-                          float (&o)[output_registers], softmax::State& state, bool more) {
-        const TileTag tag = shared.tags[k.slot()];
+    // Free of branches from the first wait on, so that the assembler can mix what follows: the special-function unit takes
+    // an exponential of the warp every 8 cycles, and the maximum of the other row, the rescaling and the packing fit in
+    // between. A branch there, or a wait it may not cross, costs 5 to 10% of the kernel's rate.
+    template <bool Masked>
+    DEVICE void next_tile(const Work& work, const TileTag& tag, float (&scores)[score_registers],
+                          u32 (&p)[TILE_KV / 4], float (&o)[output_registers], softmax::State& state) {
         take_turn();
         multiply_keys(scores);
         multiply_values(o, p);
         pass_turn();
         mask::Columns columns;
-        if (tag.index >= 0) columns = mask::visible(args, tag, row(work), lane());
+        if (Masked) columns = mask::visible(args, tag, row(work), lane());
         wgmma::wait<1>();
         wgmma::pin(scores);
-        release_stage(shared.barriers.k_empty[k.slot()]);
-        if (tag.index >= 0) mask::apply(scores, columns);
-        float rescale[2];
-        const float sum = softmax::update(scores, state, args.scale * softmax::log2_e, rescale);
-        // The exponentials run beside the product with the values, not after the wait for it.
-        if (more) wait_keys(k.after(), sum);
+        release(shared.barriers.k_empty[k.slot()]);
+        if (Masked) mask::apply(scores, columns);
+        const float scale_log2 = args.scale * softmax::log2_e;
+        const softmax::RowUpdate first = softmax::update_max<Masked>(scores, state, scale_log2, 0);
+        softmax::exponentiate(scores, state, scale_log2, first, 0);
+        const softmax::RowUpdate second = softmax::update_max<Masked>(scores, state, scale_log2, 1);
         wgmma::wait<0>();
         wgmma::pin(o);
         wgmma::pin(p);
-        release_stage(shared.barriers.v_empty[k.before().slot()]);
+        release(shared.barriers.v_empty[k.before().slot()]);
         k.advance();
-        softmax::rescale_rows(o, rescale);
+        softmax::rescale_rows(o, first, second);
+        softmax::exponentiate(scores, state, scale_log2, second, 1);
         softmax::pack(scores, p);
     }
 
@@ -163,7 +155,7 @@ struct Consumer {
         multiply_values(o, p);
         wgmma::wait<0>();
         wgmma::pin(o);
-        release_stage(shared.barriers.v_empty[k.before().slot()]);
+        release(shared.barriers.v_empty[k.before().slot()]);
     }
 
     DEVICE void attend(const Work& work, float (&o)[output_registers], softmax::State& state) {
@@ -173,10 +165,18 @@ struct Consumer {
         q.advance();
         queries.load();
         if (tile::queries_in_registers) release(shared.barriers.q_empty);
-        int left = work.tiles - 1;
-        first_tile(work, scores, p, o, state);
-        if (left > 0) wait_keys(k);
-        for (; left > 0; --left) next_tile(work, scores, p, o, state, left > 1);
+        // The results of a shuffle or a vote are known to be the same in all lanes, a value from memory is not: this
+        // keeps addresses in uniform registers, with nothing between the instructions that multiply.
+        k.count = __shfl_sync(0xffffffff, k.count, 0);
+        int left = __shfl_sync(0xffffffff, work.tiles, 0) - 1;
+        TileTag tag = wait_keys();
+        if (__any_sync(0xffffffff, tag.index >= 0)) first_tile<true>(work, tag, scores, p, o, state);
+        else first_tile<false>(work, tag, scores, p, o, state);
+        for (; left > 0; --left) {
+            tag = wait_keys();
+            if (__any_sync(0xffffffff, tag.index >= 0)) next_tile<true>(work, tag, scores, p, o, state);
+            else next_tile<false>(work, tag, scores, p, o, state);
+        }
         if (!tile::queries_in_registers) release(shared.barriers.q_empty);
         last_values(p, o);
     }

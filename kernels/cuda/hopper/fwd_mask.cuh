@@ -24,13 +24,21 @@ DEVICE int count_below(const int* values, int count, int limit, bool inclusive) 
     return below;
 }
 
+// The same where most segments are: positions in a row without gaps need no search.
+DEVICE int find_bound(const int* positions, int count, int limit, bool inclusive) {
+    const int first = __ldg(positions), last = __ldg(positions + count - 1);
+    if (last - first != count - 1) return count_below(positions, count, limit, inclusive);
+    const i64 below = static_cast<i64>(limit) - first + inclusive;
+    return static_cast<int>(max(i64{0}, min(below, i64{count})));
+}
+
 // Columns [first, last) of the tile, for this thread's two rows, counted from its own first column.
 struct Columns {
     int first[2], last[2];
 };
 
-// `row` is the thread's first query; the other is row + 8. Queries past the end see nothing. Each of the four lanes that
-// share the two rows looks for one of their four bounds.
+// `row` is the thread's first query; the other is row + 8. Queries past the end see nothing. Each of the four lanes
+// that share the two rows looks for one of their four bounds.
 DEVICE Columns visible(const ForwardArgs& args, const TileTag& tag, int row, int lane) {
     const Segment& segment = args.segments[tag.segment];
     const int start = tag.index * TILE_KV;
@@ -39,7 +47,7 @@ DEVICE Columns visible(const ForwardArgs& args, const TileTag& tag, int row, int
     int bound = 0;
     if (q < args.q_len) {
         const int limit = __ldg((upper ? args.q_hi : args.q_lo) + q);
-        bound = count_below(segment.pos + start, min(TILE_KV, segment.len - start), limit, upper);
+        bound = find_bound(segment.pos + start, min(TILE_KV, segment.len - start), limit, upper);
     }
     __syncwarp();
     Columns columns;

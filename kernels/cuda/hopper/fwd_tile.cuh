@@ -2,23 +2,12 @@
 //   HEAD_DIM           64, 128 or 256
 //   TILE_Q             query rows of a CTA: 64 per consumer warpgroup, 128 or 192
 //   TILE_KV            keys of a tile: an N of wgmma.cuh
-//   STAGES             key tiles (and value tiles) in flight, 2 unless told otherwise
-//   CLUSTER            CTAs that share key and value tiles by multicast, 1 unless told otherwise; 2 halves what L2 must
-//                      deliver and makes both work on every tile that either needs
-//   QUERIES_IN_REGISTERS  keeps the queries out of shared memory during the products
 //   DTYPE_FP16         inputs are fp16; bf16 otherwise
-// Known good: D = 64: 192 x 128; D = 128: 128 x 128 where much is masked, 128 x 176 where little is; D = 256: 128 x 80.
+// Known good: D = 64: 192 x 128; D = 128: 128 x 176 where little is masked or sequences are long (32 Ki), 128 x 128
+// elsewhere; D = 256: 128 x 80.
 #pragma once
 
 #include "wgmma.cuh"
-
-#ifndef STAGES
-#define STAGES 2
-#endif
-
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
 
 namespace tile {
 
@@ -29,11 +18,9 @@ constexpr int consumer_warps = 4 * consumers;
 constexpr int producer_registers = consumers == 3 ? 32 : 40;
 constexpr int consumer_registers = consumers == 3 ? 160 : 232;
 
-#ifdef QUERIES_IN_REGISTERS
-constexpr bool queries_in_registers = true;
-#else
-constexpr bool queries_in_registers = false;
-#endif
+// Queries as register operands halve the shared memory that the first product reads, where there are registers left.
+constexpr bool queries_in_registers = HEAD_DIM == 128 && TILE_KV <= 128;
+constexpr int stages = 2;                   // key tiles, and value tiles, in flight
 
 constexpr int row_bytes = 128;              // 64 elements: the span of the 128-byte swizzle
 constexpr int column_blocks = HEAD_DIM / 64;
@@ -42,7 +29,6 @@ constexpr int kv_block_bytes = TILE_KV * row_bytes;
 constexpr int q_bytes = q_block_bytes * column_blocks;
 constexpr int kv_bytes = kv_block_bytes * column_blocks;
 
-static_assert(column_blocks % CLUSTER == 0, "each CTA of a cluster loads whole column blocks");
 static_assert(consumers == 2 || consumers == 3, "TILE_Q is 128 or 192");
 static_assert(TILE_KV % 16 == 0, "TILE_KV is a multiple of 16");
 
@@ -56,7 +42,7 @@ struct TileTag {
 
 // One unit of work, from the scheduler to the producer and the consumers.
 struct Work {
-    int q_tiles[CLUSTER];  // of each CTA of the cluster; -1 where none
+    int q_tile;
     int head, kv_head, batch;
     int tiles;    // key tiles over the segments; may be 0; -1: no more work
     int segment_first, segment_last;
@@ -67,16 +53,17 @@ constexpr int work_slots = 2;
 
 struct Barriers {
     u64 q_full, q_empty;
-    u64 k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    u64 k_full[tile::stages], k_empty[tile::stages], v_full[tile::stages], v_empty[tile::stages];
     u64 work_full[work_slots], work_empty[work_slots];
+    u64 item_due;   // completes once an item: the scheduler may take the next one
 };
 
 struct Shared {
     alignas(1024) char q[tile::q_bytes];
-    alignas(1024) char k[STAGES][tile::kv_bytes];
-    alignas(1024) char v[STAGES][tile::kv_bytes];
+    alignas(1024) char k[tile::stages][tile::kv_bytes];
+    alignas(1024) char v[tile::stages][tile::kv_bytes];
     Barriers barriers;
-    TileTag tags[STAGES];
+    TileTag tags[tile::stages];
     Work work[work_slots];
 };
 
@@ -88,11 +75,8 @@ template <int Slots> struct RingPosition {
     DEVICE u32 slot() const { return count % Slots; }
     DEVICE u32 phase() const { return count / Slots & 1; }
     DEVICE RingPosition before() const { return {count - 1}; }
-    DEVICE RingPosition after() const { return {count + 1}; }
     DEVICE void advance() { ++count; }
 };
-
-DEVICE u32 cluster_rank() { return CLUSTER == 1 ? 0 : ptx::cluster_rank(); }
 
 DEVICE void wait_barrier(u64& barrier, u32 phase) { ptx::mbarrier_wait(ptx::shared_address(&barrier), phase); }
 DEVICE void arrive_barrier(u64& barrier) { ptx::mbarrier_arrive(ptx::shared_address(&barrier)); }

@@ -35,14 +35,6 @@ DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Also orders what threads of other CTAs of the cluster did before they arrived.
-DEVICE void mbarrier_wait_cluster(u32 barrier, u32 parity) {
-    asm volatile(
-        "{ .reg .pred done;\n"
-        "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra WAIT; }" ::"r"(barrier), "r"(parity) : "memory");
-}
-
 DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{ .reg .pred done;\n"
@@ -50,24 +42,16 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
         "@!done bra WAIT; }" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// Arrives at the barrier at the same offset in CTA `rank` of the cluster.
-DEVICE void mbarrier_arrive_cluster(u32 barrier, u32 rank) {
-    asm volatile(
-        "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(rank) : "memory");
-}
-
-// ---- Clusters
-
-DEVICE u32 cluster_rank() {
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-// By every thread of the cluster.
-DEVICE void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+// The same for a thread with time to spare: sleeps between looks instead of taking issue slots from its neighbours.
+DEVICE void mbarrier_wait_asleep(u32 barrier, u32 parity) {
+    u32 done = 0;
+    while (true) {
+        asm volatile(
+            "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+        if (done) return;
+        __nanosleep(300);
+    }
 }
 
 // ---- Bulk tensor copies (TMA). A map is a CUtensorMap in global memory, 64-byte aligned. Coordinates go from the
@@ -78,43 +62,11 @@ DEVICE void tensor_map_acquire(const void* map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
 }
 
-DEVICE void tensor_map_prefetch(const void* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 DEVICE void tensor_load_4d(u32 destination, const void* map, u32 barrier, int c0, int c1, int c2, int c3) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2),
         "r"(c3) : "memory");
-}
-
-// The same into the CTAs of the cluster whose bits are set in `ctas`: to the same offset, completing on the barrier at
-// the same offset, of each.
-DEVICE void tensor_load_4d_multicast(u32 destination, const void* map, u32 barrier, unsigned short ctas, int c0, int c1,
-                                     int c2, int c3) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(destination), "l"(map), "r"(barrier), "h"(ctas), "r"(c0),
-        "r"(c1), "r"(c2), "r"(c3) : "memory");
-}
-
-DEVICE void tensor_store_4d(const void* map, u32 source, int c0, int c1, int c2, int c3) {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-                 "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
-}
-
-// Copies `bytes` (a multiple of 16; both sides 16-byte aligned) from global to shared memory.
-DEVICE void bulk_load(u32 destination, const void* source, u32 bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
-        "l"(source), "r"(bytes), "r"(barrier) : "memory");
-}
-
-// Adds `bytes` / 4 floats of shared memory to global memory.
-DEVICE void bulk_reduce_add_f32(float* destination, u32 source, u32 bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),
-                 "r"(source), "r"(bytes) : "memory");
 }
 
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -125,7 +77,9 @@ template <int Pending> DEVICE void bulk_wait_read() {
 }
 
 // At most `Pending` of this thread's latest groups are not yet written to global memory.
-template <int Pending> DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory"); }
+template <int Pending> DEVICE void bulk_wait() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+}
 
 // ---- Ordering
 
@@ -159,8 +113,12 @@ DEVICE void named_arrive(int barrier, int threads) {
 
 // ---- Registers per thread of a whole warpgroup
 
-template <int Count> DEVICE void registers_release() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
-template <int Count> DEVICE void registers_claim() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
+template <int Count> DEVICE void registers_release() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count> DEVICE void registers_claim() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
 
 // ---- Arithmetic
 
@@ -187,12 +145,8 @@ DEVICE void load_matrix_x4(u32 row, u32& a, u32& b, u32& c, u32& d) {
                  : "r"(row) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements from registers to shared memory; `row` is this lane's row address.
-DEVICE void store_matrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
-                 "r"(d) : "memory");
-}
-
+// Four 8x8 matrices of 16-bit elements from registers to shared memory, each transposed; `row` is this lane's row
+// address.
 DEVICE void store_matrix_x4_transposed(u32 row, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
                  "r"(c), "r"(d) : "memory");

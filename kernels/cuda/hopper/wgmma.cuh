@@ -35,7 +35,9 @@ DEVICE u64 descriptor_mn_major(u32 address, u32 block_bytes) {
 // Before the first multiplication and whenever the registers it reads were written since.
 DEVICE void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int Pending> DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory"); }
+template <int Pending> DEVICE void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
 
 // Keeps the compiler from moving uses of a register array across this point; emits nothing.
 template <int Count> DEVICE void pin(float (&r)[Count]) {
@@ -116,13 +118,8 @@ template <int N> struct Multiply;
 
 WGMMA_SHAPE(64, 32, 32, 33, 34, 35, 36, 37, 38);
 WGMMA_SHAPE(80, 40, 40, 41, 42, 43, 44, 45, 46);
-WGMMA_SHAPE(96, 48, 48, 49, 50, 51, 52, 53, 54);
-WGMMA_SHAPE(112, 56, 56, 57, 58, 59, 60, 61, 62);
 WGMMA_SHAPE(128, 64, 64, 65, 66, 67, 68, 69, 70);
-WGMMA_SHAPE(144, 72, 72, 73, 74, 75, 76, 77, 78);
-WGMMA_SHAPE(160, 80, 80, 81, 82, 83, 84, 85, 86);
 WGMMA_SHAPE(176, 88, 88, 89, 90, 91, 92, 93, 94);
-WGMMA_SHAPE(192, 96, 96, 97, 98, 99, 100, 101, 102);
 WGMMA_SHAPE(256, 128, 128, 129, 130, 131, 132, 133, 134);
 
 }  // namespace wgmma

@@ -35,15 +35,23 @@ DEVICE void add_pair(float* to, float x, float y) {
 #endif
 }
 
-// The query tiles of one key tile, head after head.
+// The query tiles of one key tile, head after head. Without a fixed order the key tiles of a head start at different
+// query tiles, so that they do not add to the same rows of dQ at one time. Two registers: this kernel is short of them.
 struct Cursor {
-    int head, tile, stage;
+    int tile, left;
 
-    DEVICE bool done(const BackwardArgs& args) const { return head == (blockIdx.y + 1) * (args.heads / args.kv_heads); }
-    DEVICE Cursor next(const QueryTileRange& range) const {
-        const bool wraps = tile + 1 == range.last;
-        return {head + wraps, wraps ? range.first : tile + 1, (stage + 1) % stages};
+    static DEVICE int group(const BackwardArgs& args) { return args.heads / args.kv_heads; }
+    static DEVICE Cursor first(const BackwardArgs& args, const QueryTileRange& range, int kv_tile) {
+        const int tiles = range.last - range.first;
+        return {range.first + (args.deterministic ? 0 : kv_tile % tiles), tiles * group(args)};
     }
+    DEVICE bool done() const { return left == 0; }
+    DEVICE int stage() const { return left % stages; }
+    DEVICE int head(const BackwardArgs& args, const QueryTileRange& range) const {
+        return (blockIdx.y + 1) * group(args) - 1 - (left - 1) / (range.last - range.first);
+    }
+    // After a whole round the next head starts where this one did.
+    DEVICE Cursor next(const QueryTileRange& range) const { return {tile + 1 == range.last ? range.first : tile + 1, left - 1}; }
 };
 
 struct Backward {
@@ -61,6 +69,8 @@ struct Backward {
     DEVICE SharedTile<tile_kv> ds_shared() const { return {shared + 2 * kv_bytes + score_bytes}; }
     DEVICE SharedTile<D> q_shared(int stage) const { return {shared + 2 * (kv_bytes + score_bytes) + stage * q_bytes}; }
     DEVICE SharedTile<D> do_shared(int stage) const { return q_shared(stages + stage); }
+    // The log-sum-exp of each query of a stage, then its delta.
+    DEVICE u32 stat_shared(int stage, int index) const { return q_shared(2 * stages).base + (stage * 2 * tile_q + index) * 4; }
     DEVICE i64 stat_index(int head, int row) const { return (i64{batch()} * args.heads + head) * args.q_len + row; }
 
     DEVICE void copy_key_tile() const {
@@ -70,22 +80,28 @@ struct Backward {
         copy_tile<tile_kv, D, threads>(v_shared(), static_cast<const u16*>(segment.v) + offset, segment.kv.token, valid, threadIdx.x);
     }
     DEVICE void copy_query_tile(const Cursor& at) const {
+        const int head = at.head(args, range);
         const auto copy = [&](SharedTile<D> to, const void* from, const Strides& stride) {
-            const u16* first = static_cast<const u16*>(from) + batch() * stride.batch + i64{at.tile} * tile_q * stride.token + at.head * stride.head;
+            const u16* first = static_cast<const u16*>(from) + batch() * stride.batch + i64{at.tile} * tile_q * stride.token + head * stride.head;
             copy_tile<tile_q, D, threads>(to, first, stride.token, args.q_len - at.tile * tile_q, threadIdx.x);
         };
-        copy(q_shared(at.stage), args.q, args.q_stride);
-        copy(do_shared(at.stage), args.d_o, args.do_stride);
+        copy(q_shared(at.stage()), args.q, args.q_stride);
+        copy(do_shared(at.stage()), args.d_o, args.do_stride);
+        const int row = threadIdx.x % tile_q, in_sequence = at.tile * tile_q + row;
+        if (threadIdx.x < 2 * tile_q) {
+            const float* from = threadIdx.x < tile_q ? args.lse : args.delta;
+            copy_word_async(stat_shared(at.stage(), threadIdx.x), from + stat_index(head, min(in_sequence, args.q_len - 1)), true);
+        }
     }
 
     DEVICE void copy_next(const Cursor& at) const {
         const Cursor next = at.next(range);
-        if (!next.done(args)) copy_query_tile(next);
+        if (!next.done()) copy_query_tile(next);
         copy_commit();
     }
 
     DEVICE void run() {
-        Cursor at{static_cast<int>(blockIdx.y) * (args.heads / args.kv_heads), range.first, 0};
+        Cursor at = Cursor::first(args, range, kv_tile);
         clear(dk);
         clear(dv);
         copy_key_tile();
@@ -98,14 +114,16 @@ struct Backward {
             weights(at);
             __syncthreads();
             grow_value_gradient(at);
-            add_query_gradient(at);
+            float dq[QueryGrad::MT][QueryGrad::NT][4];
+            query_gradient(dq);
             grow_key_gradient(at);
+            add_query_gradient(dq, at);
             if (stages == 1) {
                 __syncthreads();
                 copy_next(at);
             }
             at = at.next(range);
-            if (at.done(args)) break;
+            if (at.done()) break;
         }
         add_key_gradients();
     }
@@ -113,33 +131,39 @@ struct Backward {
     // P and dS of one query tile, rounded, to shared memory.
     DEVICE void weights(const Cursor& at) const {
         constexpr int MT = Scores::MT, NT = Scores::NT;
-        float s[MT][NT][4], dp[MT][NT][4];
-        clear(s);
-        clear(dp);
-        scores(s, q_shared(at.stage), k_shared());
-        scores(dp, do_shared(at.stage), v_shared());
-        const bool masked = at.tile < range.full_first || at.tile >= range.full_last;
+        float p[MT][NT][4], dp[MT][NT][4];
+        clear(p);
+        scores(p, q_shared(at.stage()), k_shared());
+        if (at.tile < range.full_first || at.tile >= range.full_last) mask(p, at.tile);
         const float log2_scale = args.scale * log2_e;
+        const u32 p_lane = p_shared().lane(Scores::row() + lane() / 4, Scores::column() / 8) + lane() % 4 * 4;
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const int in_tile = Scores::row() + 16 * m + 8 * h + lane() / 4, row = at.tile * tile_q + in_tile;
-                const bool inside = row < args.q_len;
-                const float log2_sum = inside ? args.lse[stat_index(at.head, row)] * log2_e : infinity();
-                const float delta = inside ? args.delta[stat_index(at.head, row)] : 0.0f;
-#pragma unroll
-                for (int n = 0; n < NT; ++n)
-#pragma unroll
-                    for (int e = 2 * h; e < 2 * h + 2; ++e) s[m][n][e] = exp2(fmaf(s[m][n][e], log2_scale, -log2_sum));
-                if (masked) mask(s[m], h, row);
+                const int row = Scores::row() + 16 * m + 8 * h + lane() / 4;
+                const float lse = load_shared(stat_shared(at.stage(), row));
+                // A query without keys has only masked scores: -inf minus infinity keeps their weights 0.
+                const float shift = lse == -infinity() ? infinity() : lse * log2_e;
 #pragma unroll
                 for (int n = 0; n < NT; ++n) {
-                    const float p0 = s[m][n][2 * h], p1 = s[m][n][2 * h + 1];
-                    const int column = Scores::column() + 8 * n;
-                    store(p_shared(), in_tile, column, pack(p0, p1));
-                    store(ds_shared(), in_tile, column, pack(p0 * (dp[m][n][2 * h] - delta), p1 * (dp[m][n][2 * h + 1] - delta)));
+#pragma unroll
+                    for (int e = 2 * h; e < 2 * h + 2; ++e) p[m][n][e] = exp2(fmaf(p[m][n][e], log2_scale, -shift));
+                    store(p_lane, 16 * m + 8 * h, n, pack(p[m][n][2 * h], p[m][n][2 * h + 1]));
                 }
+            }
+        clear(dp);
+        scores(dp, do_shared(at.stage()), v_shared());
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int row = Scores::row() + 16 * m + 8 * h + lane() / 4;
+                const float delta = load_shared(stat_shared(at.stage(), tile_q + row));
+#pragma unroll
+                for (int n = 0; n < NT; ++n)
+                    store(p_lane + score_bytes, 16 * m + 8 * h, n,
+                          pack(p[m][n][2 * h] * (dp[m][n][2 * h] - delta), p[m][n][2 * h + 1] * (dp[m][n][2 * h + 1] - delta)));
             }
     }
 
@@ -151,21 +175,33 @@ struct Backward {
             [&](u32(&f)[4], int n, int k) { load_matrices(f, SharedTile<D>::block(b_lane, 16 * n, 16 * k)); });
     }
 
-    DEVICE void mask(float (&p)[Scores::NT][4], int h, int row) const {
-        const int at_most = min(row, args.q_len - 1), last = segment.len - 1;
-        const int lo = load_now(args.q_lo + at_most), hi = load_now(args.q_hi + at_most);
-        const int first = kv_tile * tile_kv + Scores::column() + lane() % 4 * 2;
+    DEVICE void mask(float (&s)[Scores::MT][Scores::NT][4], int tile) const {
+        const int first = kv_tile * tile_kv + Scores::column() + lane() % 4 * 2, last = segment.len - 1;
 #pragma unroll
-        for (int n = 0; n < Scores::NT; ++n)
+        for (int m = 0; m < Scores::MT; ++m)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int slot = first + 8 * n + e, pos = load_now(segment.pos + min(slot, last));
-                if (slot > last || pos < lo || pos > hi) p[n][2 * h + e] = 0.0f;
+            for (int h = 0; h < 2; ++h) {
+                const int row = tile * tile_q + Scores::row() + 16 * m + 8 * h + lane() / 4, at_most = min(row, args.q_len - 1);
+                const int lo = load_now(args.q_lo + at_most), hi = load_now(args.q_hi + at_most);
+#pragma unroll
+                for (int n = 0; n < Scores::NT; ++n)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const int slot = first + 8 * n + e, pos = load_now(segment.pos + min(slot, last));
+                        if (row > at_most || slot > last || pos < lo || pos > hi) s[m][n][2 * h + e] = -infinity();
+                    }
             }
     }
 
-    static DEVICE void store(SharedTile<tile_kv> to, int row, int column, u32 pair) {
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to.chunk(row, column / 8) + lane() % 4 * 4), "r"(pair) : "memory");
+    // A pair of scores, `row` rows (a multiple of 8) and `chunk` chunks from where this lane's first lies.
+    static DEVICE void store(u32 lane, int row, int chunk, u32 pair) {
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"((lane ^ (chunk << 4)) + row * SharedTile<tile_kv>::row_bytes), "r"(pair) : "memory");
+    }
+
+    static DEVICE float load_shared(u32 from) {
+        float x;
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+        return x;
     }
 
     // c += left^T right, left [query][key], right [query][column].
@@ -178,11 +214,10 @@ struct Backward {
             [&](u32(&f)[4], int m, int k) { load_matrices_transposed(f, SharedTile<tile_kv>::block(a_lane, 16 * k, 16 * m)); },
             [&](u32(&f)[4], int n, int k) { load_matrices_transposed(f, SharedTile<D>::block(b_lane, 16 * k, 16 * n)); });
     }
-    DEVICE void grow_value_gradient(const Cursor& at) { over_queries(dv, p_shared(), do_shared(at.stage)); }
-    DEVICE void grow_key_gradient(const Cursor& at) { over_queries(dk, ds_shared(), q_shared(at.stage)); }
+    DEVICE void grow_value_gradient(const Cursor& at) { over_queries(dv, p_shared(), do_shared(at.stage())); }
+    DEVICE void grow_key_gradient(const Cursor& at) { over_queries(dk, ds_shared(), q_shared(at.stage())); }
 
-    DEVICE void add_query_gradient(const Cursor& at) const {
-        float dq[QueryGrad::MT][QueryGrad::NT][4];
+    DEVICE void query_gradient(float (&dq)[QueryGrad::MT][QueryGrad::NT][4]) const {
         clear(dq);
         const LaneRow a = LaneRow::a(lane());
         const u32 a_lane = ds_shared().lane(QueryGrad::row() + a.row, a.right);
@@ -190,9 +225,12 @@ struct Backward {
         multiply<QueryGrad::MT, QueryGrad::NT / 2, tile_kv / 16>(
             dq, [&](u32(&f)[4], int m, int k) { load_matrices(f, SharedTile<tile_kv>::block(a_lane, 16 * m, 16 * k)); },
             [&](u32(&f)[4], int n, int k) { load_matrices_transposed(f, SharedTile<D>::block(b_lane, 16 * k, 16 * n)); });
+    }
+
+    DEVICE void add_query_gradient(const float (&dq)[QueryGrad::MT][QueryGrad::NT][4], const Cursor& at) const {
         int* turn = nullptr;
         if (args.deterministic) turn = take_turn(at);
-        float* base = args.dq + batch() * args.dq_stride.batch + at.head * args.dq_stride.head + QueryGrad::column() + lane() % 4 * 2;
+        float* base = args.dq + batch() * args.dq_stride.batch + at.head(args, range) * args.dq_stride.head + QueryGrad::column() + lane() % 4 * 2;
 #pragma unroll
         for (int m = 0; m < QueryGrad::MT; ++m)
 #pragma unroll
@@ -211,7 +249,7 @@ struct Backward {
     // unless that one leaves the query tile out.
     DEVICE int* take_turn(const Cursor& at) const {
         const int q_tiles = (args.q_len + tile_q - 1) / tile_q;
-        int* turn = args.dq_turn + (i64{batch()} * args.heads + at.head) * q_tiles + at.tile;
+        int* turn = args.dq_turn + (i64{batch()} * args.heads + at.head(args, range)) * q_tiles + at.tile;
         const QueryTileRange* before = args.q_ranges + kv_tile - 1;
         if (threadIdx.x == 0 && kv_tile > 0 && before->first <= at.tile && at.tile < before->last) {
             int done;

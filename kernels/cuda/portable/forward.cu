@@ -1,12 +1,16 @@
 // Attention forward: a CTA owns 128 queries of one head and walks over the key tiles that they see, warps 32 queries
-// each. K of the next tile is copied while this one's softmax and PV run, V while QK^T does.
+// each. With two stages a tile of K and V is copied while the one before is used. With one, K of the next tile is copied
+// while this one's softmax and PV run, V while QK^T does.
 //
-// Grid: query tiles x heads x batch; ForwardArgs by value; 128 threads; dynamic shared memory for Q, K and V.
+// Grid: query tiles x heads x batch; ForwardArgs by value; 128 threads; dynamic shared memory for Q and STAGES (1 or 2)
+// copies of K and V.
 #include "mma.cuh"
 
 namespace {
 
-constexpr int D = HEAD_DIM, tile_q = 128, tile_kv = 64, threads = 128;
+constexpr int D = HEAD_DIM, tile_q = 128, tile_kv = 64, stages = STAGES, threads = 128;
+constexpr bool q_in_registers = D == 64;  // where they suffice: a third of the reads from shared memory less
+constexpr int q_bytes = tile_q * D * 2, kv_bytes = tile_kv * D * 2;
 constexpr int MT = 2, NT = tile_kv / 8, DT = D / 8;  // 16-row and 8-column blocks of a warp
 
 // The key tiles of one query tile, over all segments. Ranges are read anew when asked for: registers are what this
@@ -38,6 +42,7 @@ struct Forward {
     float o[MT][DT][4];
     float m[MT][2], l[MT][2];  // running maximum of the raw scores; this lane's share of the running sum
     float log2_scale;
+    u32 q[q_in_registers ? MT : 1][q_in_registers ? D / 16 : 1][4];
     // Read where they are needed: registers are what this kernel is short of.
 
     DEVICE int q_tile() const { return args.order[blockIdx.x]; }
@@ -46,27 +51,27 @@ struct Forward {
     static DEVICE int warp() { return threadIdx.x / 32; }
     static DEVICE int lane() { return threadIdx.x % 32; }
     DEVICE SharedTile<D> q_shared() const { return {shared}; }
-    DEVICE SharedTile<D> k_shared() const { return {shared + tile_q * D * 2}; }
-    DEVICE SharedTile<D> v_shared() const { return {shared + (tile_q + tile_kv) * D * 2}; }
+    DEVICE SharedTile<D> k_shared(int stage) const { return {shared + q_bytes + 2 * stage * kv_bytes}; }
+    DEVICE SharedTile<D> v_shared(int stage) const { return {k_shared(stage).base + kv_bytes}; }
 
     DEVICE i64 kv_offset(const Segment& s, int tile) const {
         const int kv_head = head() / (args.heads / args.kv_heads);
         return batch() * s.kv.batch + i64{tile} * tile_kv * s.kv.token + kv_head * s.kv.head;
     }
-    DEVICE void copy_keys(const Cursor& at) const {
+    DEVICE void copy_keys(const Cursor& at, int stage) const {
         const Segment& s = args.segments[at.segment];
-        copy_tile<tile_kv, D, threads>(k_shared(), static_cast<const u16*>(s.k) + kv_offset(s, at.tile), s.kv.token,
+        copy_tile<tile_kv, D, threads>(k_shared(stage), static_cast<const u16*>(s.k) + kv_offset(s, at.tile), s.kv.token,
                                        s.len - at.tile * tile_kv, threadIdx.x);
     }
-    DEVICE void copy_values(const Cursor& at) const {
+    DEVICE void copy_values(const Cursor& at, int stage) const {
         const Segment& s = args.segments[at.segment];
-        copy_tile<tile_kv, D, threads>(v_shared(), static_cast<const u16*>(s.v) + kv_offset(s, at.tile), s.kv.token,
+        copy_tile<tile_kv, D, threads>(v_shared(stage), static_cast<const u16*>(s.v) + kv_offset(s, at.tile), s.kv.token,
                                        s.len - at.tile * tile_kv, threadIdx.x);
     }
     DEVICE void copy_queries() const {
-        const u16* q = static_cast<const u16*>(args.q) + batch() * args.q_stride.batch + head() * args.q_stride.head;
+        const u16* from = static_cast<const u16*>(args.q) + batch() * args.q_stride.batch + head() * args.q_stride.head;
         const int first = q_tile() * tile_q;
-        copy_tile<tile_q, D, threads>(q_shared(), q + first * args.q_stride.token, args.q_stride.token, args.q_len - first, threadIdx.x);
+        copy_tile<tile_q, D, threads>(q_shared(), from + first * args.q_stride.token, args.q_stride.token, args.q_len - first, threadIdx.x);
     }
 
     // First query slot of this lane's rows r = 0..3 (16-row block r / 2, upper or lower half r % 2).
@@ -75,42 +80,80 @@ struct Forward {
     DEVICE void run() {
         Cursor at(args);
         copy_queries();
-        if (!at.done()) copy_keys(at);
+        if (!at.done()) {
+            copy_keys(at, 0);
+            if (stages > 1) copy_values(at, 0);
+        }
         copy_commit();
         start_state();
-        while (!at.done()) {
+        if (q_in_registers) load_queries();
+        for (int stage = 0; !at.done(); stage = (stage + 1) % stages) {
             float s[MT][NT][4];
             clear(s);
             copy_wait<0>();
             __syncthreads();
-            copy_values(at);
-            copy_commit();
-            scores(s);
-            if (at.masked()) mask(s, at);
-            copy_wait<0>();
-            __syncthreads();
-            at.advance();
-            if (!at.done()) copy_keys(at);
-            copy_commit();
+            advance(at, s, stage);
             softmax(s);
-            accumulate(s);
+            accumulate(s, stage);
         }
         copy_wait<0>();
         __syncthreads();
         finish();
     }
 
-    DEVICE void scores(float (&s)[MT][NT][4]) const {
-        const LaneRow a = LaneRow::a(lane()), b = LaneRow::b(lane());
-        const u32 q_lane = q_shared().lane(warp() * 32 + a.row, a.right), k_lane = k_shared().lane(b.row, b.right);
-        multiply<MT, NT / 2, D / 16>(
-            s, [&](u32(&f)[4], int m, int k) { load_matrices(f, SharedTile<D>::block(q_lane, 16 * m, 16 * k)); },
-            [&](u32(&f)[4], int n, int k) { load_matrices(f, SharedTile<D>::block(k_lane, 16 * n, 16 * k)); });
+    // The scores of one tile, and the copies of the next, which `at` is left at.
+    DEVICE void advance(Cursor& at, float (&s)[MT][NT][4], int stage) const {
+        if (stages == 1) {
+            copy_values(at, 0);
+            copy_commit();
+        }
+        scores(s, stage);
+        if (at.masked()) mask(s, at);
+        if (stages == 1) {
+            copy_wait<0>();
+            __syncthreads();
+        }
+        at.advance();
+        if (!at.done()) {
+            copy_keys(at, (stage + 1) % stages);
+            if (stages > 1) copy_values(at, (stage + 1) % stages);
+        }
+        copy_commit();
     }
 
-    DEVICE void accumulate(const float (&s)[MT][NT][4]) {
+    DEVICE u32 q_lane() const {
+        const LaneRow a = LaneRow::a(lane());
+        return q_shared().lane(warp() * 32 + a.row, a.right);
+    }
+    DEVICE void load_queries() {
+        copy_wait<0>();
+        __syncthreads();
+        const u32 from = q_lane();
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int k = 0; k < D / 16; ++k) load_matrices(q[m][k], SharedTile<D>::block(from, 16 * m, 16 * k));
+    }
+
+    DEVICE void scores(float (&s)[MT][NT][4], int stage) const {
+        const LaneRow b = LaneRow::b(lane());
+        const u32 q_from = q_in_registers ? 0 : q_lane(), k_from = k_shared(stage).lane(b.row, b.right);
+        multiply<MT, NT / 2, D / 16>(
+            s,
+            [&](u32(&f)[4], int m, int k) {
+                if constexpr (q_in_registers) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) f[i] = q[m][k][i];
+                } else {
+                    load_matrices(f, SharedTile<D>::block(q_from, 16 * m, 16 * k));
+                }
+            },
+            [&](u32(&f)[4], int n, int k) { load_matrices(f, SharedTile<D>::block(k_from, 16 * n, 16 * k)); });
+    }
+
+    DEVICE void accumulate(const float (&s)[MT][NT][4], int stage) {
         const LaneRow b = LaneRow::a(lane());
-        const u32 v_lane = v_shared().lane(b.row, b.right);
+        const u32 v_lane = v_shared(stage).lane(b.row, b.right);
         multiply<MT, DT / 2, tile_kv / 16>(
             o,
             [&](u32(&f)[4], int m, int k) {

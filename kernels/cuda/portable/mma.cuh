@@ -57,6 +57,10 @@ DEVICE void copy_async(u32 to, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
                  : "memory");
 }
+// 4 bytes, zero where !inside.
+DEVICE void copy_word_async(u32 to, const void* from, bool inside) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(inside ? 4 : 0) : "memory");
+}
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // At most `Pending` of this thread's latest groups are still on their way.
 template <int Pending> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory"); }

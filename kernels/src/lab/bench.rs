@@ -1,3 +1,4 @@
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
@@ -5,7 +6,9 @@ use cudarc::driver::sys::CUevent_flags;
 
 use crate::abi::Strides;
 use crate::gpu::{Backward, Buffer, Device, Forward, GpuError};
-use crate::spec::{BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, Tensor};
+use crate::spec::{
+    BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, Tensor, WorkOrder,
+};
 use crate::tiles::Intervals;
 
 use super::tensors::{encode, scale};
@@ -62,11 +65,12 @@ impl Timing {
     }
 }
 
-/// The points of the comparison with other implementations: 16Ki tokens in all, or one longer sequence.
-pub fn points(longest: usize) -> Vec<Point> {
+/// The points of the comparison with other implementations (16Ki tokens in all, or one longer sequence) and of the
+/// layouts, as far as their sequences are of such `lengths`.
+pub fn points(lengths: &RangeInclusive<usize>) -> Vec<Point> {
     let mut points = Vec::new();
     for head_dim in [HeadDim::D128, HeadDim::D64] {
-        for len in [2048, 4096, 8192, 16384, 32768, 65536].into_iter().filter(|&len| len <= longest) {
+        for len in [2048, 4096, 8192, 16384, 32768, 65536] {
             for mask in [Mask::Full, Mask::Causal] {
                 let batch = (16384 / len).max(1);
                 points.push(Point {
@@ -95,6 +99,7 @@ pub fn points(longest: usize) -> Vec<Point> {
     points.extend(layouts.map(|layout| causal(1, layout, 4, 32768)));
     points.push(Point { mask: Mask::Window(4096), ..causal(1, Layout::Zigzag, 4, 32768) });
     points.push(Point { mask: Mask::Documents, ..causal(1, Layout::Zigzag, 4, 32768) });
+    points.retain(|point| lengths.contains(&point.len));
     points
 }
 
@@ -240,6 +245,7 @@ impl Setup {
             q: self.q.tensor,
             mask: Intervals { lo: &self.lo, hi: &self.hi },
             segments: (0..self.positions.len()).map(|source| self.segment(source)).collect(),
+            order: WorkOrder::QueryMajor,
             carry: Carry::default(),
             output: Some(Finished { o: self.o.tensor, lse: self.lse.ptr() }),
         }

@@ -6,7 +6,7 @@ use crate::spec::{Dims, Dtype, HeadDim};
 
 use super::ranks::{HostGradients, HostOutput, Mode, Ranks};
 use super::tensors::Inputs;
-use super::{LabError, Layout, Mask, special};
+use super::{LabError, Layout, Mask, long, special};
 
 /// Relative L2 error that a bf16 output may have; fp16 carries three more bits.
 const OUTPUT_BOUND: f64 = 4e-3;
@@ -84,6 +84,7 @@ pub fn check(
         }
     }
     special::check(device, &mut count)?;
+    long::check(device, &mut count)?;
     Ok(failures)
 }
 
@@ -130,7 +131,12 @@ impl Family {
     ) -> Result<(), LabError> {
         let ranks = Ranks::new(device, &self.inputs, layout, count)?;
         let name = |what: &str| format!("{} {layout} x{count} {what}", self.name);
-        let modes = [(Mode::Carried, "carried"), (Mode::Merged, "merged"), (Mode::Fused, "fused")];
+        let modes = [
+            (Mode::Carried, "carried"),
+            (Mode::Merged, "merged"),
+            (Mode::Fused, "fused"),
+            (Mode::SegmentMajor, "segment by segment"),
+        ];
         for (mode, what) in modes {
             let output = ranks.forward(mode)?;
             report(&Outcome { name: name(what), errors: self.output_errors(&output) });

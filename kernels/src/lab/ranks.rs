@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream};
 
 use crate::gpu::{Backward, Buffer, Device, Forward, GpuError};
-use crate::spec::{BackwardSpec, Carry, Finished, ForwardSpec, KeySegment, State};
+use crate::spec::{BackwardSpec, Carry, Finished, ForwardSpec, KeySegment, State, WorkOrder};
 use crate::tiles::Intervals;
 
 use super::Layout;
@@ -16,6 +16,8 @@ use super::tensors::{DeviceTensor, Inputs, scale, scatter};
 pub(super) enum Mode {
     /// One launch over all segments.
     Fused,
+    /// One launch over all segments, segment by segment.
+    SegmentMajor,
     /// A launch a segment, the state carried from one to the next.
     Carried,
     /// A launch a segment into a state of its own, merged afterwards.
@@ -99,6 +101,7 @@ impl<'a> Ranks<'a> {
             rank.lse.fill(0xff, &self.stream)?;
             match mode {
                 Mode::Fused => self.fused(index)?,
+                Mode::SegmentMajor => self.segment_major(index)?,
                 Mode::Carried => self.carried(index)?,
                 Mode::Merged => self.merged(index)?,
             }
@@ -183,6 +186,7 @@ impl<'a> Ranks<'a> {
             q: rank.q.tensor(),
             mask: rank.mask(),
             segments: sources.map(|source| self.members[source].segment()).collect(),
+            order: WorkOrder::QueryMajor,
             carry: Carry::default(),
             output: Some(rank.finished()),
         }
@@ -190,6 +194,14 @@ impl<'a> Ranks<'a> {
 
     fn fused(&self, index: usize) -> Result<(), GpuError> {
         Forward::prepare(self.device, &self.spec(index, self.ring(index)))?.launch(&self.stream)
+    }
+
+    fn segment_major(&self, index: usize) -> Result<(), GpuError> {
+        let state = self.state(index)?;
+        let mut spec = self.spec(index, self.ring(index));
+        spec.order = WorkOrder::SegmentMajor;
+        spec.carry = Carry { read: false, write: false, state: Some(state.state()) };
+        Forward::prepare(self.device, &spec)?.launch(&self.stream)
     }
 
     fn carried(&self, index: usize) -> Result<(), GpuError> {

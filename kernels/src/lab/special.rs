@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::gpu::{Buffer, Device, Forward, GpuError};
 use crate::reference::relative_l2;
-use crate::spec::{Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, ReadyFlag};
+use crate::spec::{Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, ReadyFlag, WorkOrder};
 use crate::tiles::Intervals;
 
 use super::check::{Outcome, lse_error};
@@ -59,6 +59,7 @@ fn flat(device: &Device, dims: Dims) -> Result<Outcome, LabError> {
         q: q.tensor(),
         mask: Intervals { lo: &lo, hi: &hi },
         segments: vec![segment],
+        order: WorkOrder::QueryMajor,
         carry: Carry::default(),
         output: Some(Finished { o: o.tensor(), lse: lse.ptr() }),
     };
@@ -137,6 +138,7 @@ fn interleaved(device: &Device, dims: Dims) -> Result<Outcome, LabError> {
         q: packed.tensor(),
         mask: Intervals { lo: &inputs.lo, hi: &inputs.hi },
         segments: vec![segment],
+        order: WorkOrder::QueryMajor,
         carry: Carry::default(),
         output: Some(Finished { o: o.tensor(), lse: lse.ptr() }),
     };
@@ -170,6 +172,7 @@ fn ready(device: &Device, dims: Dims) -> Result<Outcome, LabError> {
             q: q.tensor(),
             mask: Intervals { lo: &inputs.lo, hi: &inputs.hi },
             segments: vec![segment],
+            order: WorkOrder::QueryMajor,
             carry: Carry::default(),
             output: Some(Finished { o: o.tensor(), lse: lse.ptr() }),
         };

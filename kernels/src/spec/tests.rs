@@ -23,6 +23,7 @@ fn forward() -> ForwardSpec<'static> {
         q: tensor(0x1000, 4),
         mask: Intervals { lo: &LO, hi: &HI },
         segments: vec![segment()],
+        order: WorkOrder::QueryMajor,
         carry: Carry::default(),
         output: Some(Finished { o: tensor(0x4000, 4), lse: 0x5000 }),
     }
@@ -116,6 +117,7 @@ fn scale_and_results_are_checked() {
     assert_eq!(refused(|s| s.scale = f32::NAN), SpecError::Scale("NaN".into()));
     assert_eq!(refused(|s| s.output = None), SpecError::NoResult);
     assert_eq!(refused(|s| s.carry.read = true), SpecError::NoState);
+    assert_eq!(refused(|s| s.order = WorkOrder::SegmentMajor), SpecError::NoState);
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl<'a> Machine<'a> {
             OpKind::Attend { q, kv, state, q_block, kv_block, init, .. } => {
                 self.operands(at, (q, q_block, &[Part::Query]), (kv, kv_block), found);
                 let region = self.regions.of_block(q_block);
-                self.add_call(at, state, region, region, init, found);
+                self.add_call(at, state, region, init, found);
             }
             OpKind::AttendBackward { .. } => self.attend_backward(at, found),
             OpKind::Preprocess { q, delta, block } => {
@@ -163,7 +163,7 @@ impl<'a> Machine<'a> {
         self.operands(at, (q, q_block, BACKWARD_QUERY), (kv, kv_block), found);
         let (queries, keys) = (self.regions.of_block(q_block), self.regions.of_block(kv_block));
         self.held(at, delta.into(), queries, found);
-        self.add_call(at, dq, queries, queries, init_dq, found);
+        self.add_call(at, dq, queries, init_dq, found);
         let covered = self.regions.of_block(dkv_block);
         if !self.regions.contains(covered, keys) {
             let (needed, held) = (self.describe(dkv.first, at, keys), self.regions.describe(covered));
@@ -172,8 +172,7 @@ impl<'a> Machine<'a> {
         }
         for (i, buffer) in dkv.iter().enumerate() {
             let part = self.regions.part(self.plan, dkv_block, i as u16, dkv.count);
-            let touched = self.regions.intersect(part, keys);
-            self.add_call(at, buffer, part, touched, init_dkv, found);
+            self.add_call(at, buffer, part, init_dkv, found);
         }
     }
 
@@ -192,21 +191,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Adds the call `at` to the tokens `touched` of a result, which covers `region`.
-    fn add_call(
-        &mut self,
-        at: At,
-        buffer: Buf,
-        region: RegionId,
-        touched: RegionId,
-        init: bool,
-        found: &mut Findings,
-    ) {
+    /// Adds the call `at` to a result, which must cover `region`.
+    fn add_call(&mut self, at: At, buffer: Buf, region: RegionId, init: bool, found: &mut Findings) {
         let call = self.push(Node::Call(at.rank, at.op));
         if init {
             self.write(at, buffer, Content { region, node: Some(call) }, found);
         } else if let Some(content) = self.held(at, buffer.into(), region, found) {
-            self.add(at, buffer, content, call, touched);
+            self.add(at, buffer, content, call, region);
         }
     }
 

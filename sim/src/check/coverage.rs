@@ -5,6 +5,7 @@
 //! pairwise disjoint, and their pairs add up to the problem's. Counts are closed forms over progressions and mask
 //! pieces, so the cost follows the number of cells, not of pairs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::contents::Machine;
@@ -71,6 +72,9 @@ type Class = (Vec<usize>, Vec<(u64, u64)>);
 
 /// Slots `[0, len)` by which of `sets` have them.
 fn classes(sets: &[&[Slots]], len: u64) -> Vec<Class> {
+    if sets.iter().all(|set| matches!(set, [all] if (all.from, all.to) == (0, len))) {
+        return vec![((0..sets.len()).collect(), vec![(0, len)])];
+    }
     let mut changes: Vec<(u64, usize)> = vec![(0, usize::MAX), (len, usize::MAX)];
     for (i, set) in sets.iter().enumerate() {
         changes.extend(set.iter().flat_map(|s| [(s.from, i), (s.to, i)]));
@@ -166,12 +170,12 @@ impl<'a> Coverage<'a> {
         &slots[from..to]
     }
 
-    fn token_classes(&self, rank: Rank, sets: &[&[Slots]]) -> Vec<(Vec<usize>, TokenSet)> {
+    fn token_classes(&self, rank: Rank, sets: &[&[Slots]]) -> Vec<(Vec<usize>, Cow<'a, TokenSet>)> {
         let shard = self.plan.layout.shard(rank);
         let tokens = |ranges: &[(u64, u64)]| match ranges {
-            [(0, to)] if *to == shard.len() => shard.clone(),
-            [(from, to)] => shard.slice(*from, *to),
-            _ => TokenSet::new(ranges.iter().flat_map(|r| shard.slice(r.0, r.1).runs().to_vec())),
+            [(0, to)] if *to == shard.len() => Cow::Borrowed(shard),
+            [(from, to)] => Cow::Owned(shard.slice(*from, *to)),
+            _ => Cow::Owned(TokenSet::new(ranges.iter().flat_map(|r| shard.slice(r.0, r.1).runs().to_vec()))),
         };
         classes(sets, shard.len()).into_iter().map(|(members, ranges)| (members, tokens(&ranges))).collect()
     }

@@ -7,7 +7,7 @@
 //! items in whole waves make this exact.
 
 use super::whole_picoseconds;
-use crate::config::cluster::KernelRow;
+use crate::config::cluster::{Grid, KernelRow};
 use crate::tiles::{RowTiles, TileProfile, TileShape};
 use crate::units::SimTime;
 
@@ -21,6 +21,7 @@ pub struct Kernel {
     partial_tile: f64,
     /// Prologue and epilogue of an item.
     fixed: f64,
+    persistent: bool,
 }
 
 /// The work items of one attention call, in picoseconds of one SM.
@@ -47,12 +48,18 @@ impl Kernel {
             full_tile,
             partial_tile: full_tile * row.partial_tile_cost,
             fixed: (row.prologue + row.epilogue).0 as f64,
+            persistent: row.grid == Grid::Persistent,
         }
     }
 
     /// Queries and keys of a tile.
     pub fn tile(&self) -> TileShape {
         self.tile
+    }
+
+    /// Whether its thread blocks keep their SMs from the first item to the last.
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
     }
 
     /// A call over `repeats` heads (times sequences) with these tiles each.
@@ -84,7 +91,7 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::cluster::{Dtype, Grid, Pass};
+    use crate::config::cluster::{Dtype, Pass};
     use crate::mask::{Documents, Mask, Pattern};
     use crate::tiles;
     use crate::tokens::{Progression, TokenSet};

@@ -49,13 +49,23 @@ impl Costs {
 
     /// The work items of an attention call with `kernel`, over all heads and sequences.
     pub fn call(&mut self, plan: &Plan, kernel: &Kernel, q: BlockId, kv: BlockId, mask: MaskId) -> Call {
-        let profile = self.geometry(plan, kernel.tile(), q, kv, mask).profile;
-        kernel.call(&profile, repeats(plan, q))
+        let (tile, repeats) = (kernel.tile(), repeats(plan, q));
+        let profile = if mask == MaskId::NONE {
+            // Without a mask there is a closed form, cheaper than a look-up.
+            tiles::profile(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv).tokens, tile)
+        } else {
+            self.geometry(plan, tile, q, kv, mask).profile
+        };
+        kernel.call(&profile, repeats)
     }
 
     /// FLOPs of an attention call by the mask's area, over all heads and sequences.
     pub fn flops(&mut self, plan: &Plan, kernel: &Kernel, q: BlockId, kv: BlockId, mask: MaskId) -> f64 {
-        let pairs = self.geometry(plan, kernel.tile(), q, kv, mask).pairs;
+        let pairs = if mask == MaskId::NONE {
+            work::pairs(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv).tokens)
+        } else {
+            self.geometry(plan, kernel.tile(), q, kv, mask).pairs
+        };
         let each = plan.pass.flops_per_pair(plan.shape.head_dim);
         pairs as f64 * each as f64 * repeats(plan, q) as f64
     }
@@ -75,8 +85,7 @@ impl Costs {
     fn geometry(&mut self, plan: &Plan, tile: TileShape, q: BlockId, kv: BlockId, mask: MaskId) -> Geometry {
         let (q, kv, on) = (&plan.block(q).tokens, &plan.block(kv).tokens, plan.mask(mask));
         let count = || Geometry { profile: tiles::profile(on, q, kv, tile), pairs: work::pairs(on, q, kv) };
-        // Without a mask there are closed forms, cheaper than a look-up.
-        if mask == MaskId::NONE { count() } else { self.geometries.get_or_insert(on, q, kv, tile, count) }
+        self.geometries.get_or_insert(on, q, kv, tile, count)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): all rates rise together; when a link is
 //! full its flows stop, and so does a flow that reaches its own limit. A flow so either runs at its limit or crosses a
-//! full link on which no other flow has more.
+//! full link on which no other flow has more. Flows that stop together take the same from a link one by one, so their
+//! order changes nothing, not even the rounding.
 
 /// Flows and the links that they cross, by index, and the rates that are fair to them.
 #[derive(Debug, Clone, Default)]

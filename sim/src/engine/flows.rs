@@ -9,24 +9,23 @@
 use super::fair::Sharing;
 use super::paths::Paths;
 use super::queue::Queue;
-use crate::plan::{MessageId, Rank, Transport};
+use crate::plan::{OpId, Rank, Transport};
 use crate::topology::LinkId;
 use crate::units::{Bytes, SimTime};
 
 const PS_PER_SEC: f64 = 1e12;
 const NEVER: u64 = u64::MAX;
 
-/// One side of a transfer: the lane that waits for it, and the task.
+/// One side of a transfer: the lane that waits for it, and the operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Side {
     pub lane: u32,
-    pub task: u32,
+    pub op: OpId,
 }
 
 /// A transfer on its way.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
-    pub message: MessageId,
     pub sides: [Side; 2],
     /// When both sides were posted.
     pub start: u64,
@@ -55,7 +54,6 @@ enum State {
 /// Who sends how much to whom.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
-    pub message: MessageId,
     pub from: Rank,
     pub to: Rank,
     pub bytes: Bytes,
@@ -124,14 +122,23 @@ impl Flows {
         &self.slots[flow as usize]
     }
 
-    /// Starts a transfer now. `event` makes the queue's event of a flow.
-    pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) {
+    /// SMs that the transfer holds on both GPUs.
+    pub fn sms(&self, flow: u32) -> u32 {
+        self.paths.get(self.get(flow).path).sms
+    }
+
+    /// Whether any transfer may hold SMs.
+    pub fn hold_sms(&self) -> bool {
+        self.paths.topology().holds_sms(self.transport)
+    }
+
+    /// Starts a transfer now; returns its slot. `event` makes the queue's event of a flow.
+    pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) -> u32 {
         let path = self.paths.find(transfer.from, transfer.to, self.transport);
         let now = queue.now();
         let active_at = now.saturating_add(self.paths.get(path).latency);
         let is_alone = self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
         let mut flow = Flow {
-            message: transfer.message,
             sides: transfer.sides,
             start: now,
             path,
@@ -154,6 +161,7 @@ impl Flows {
             self.links[link as usize].members.push(slot);
         }
         queue.push(posted, event(slot));
+        slot
     }
 
     fn insert(&mut self, flow: Flow) -> u32 {
@@ -212,7 +220,7 @@ impl Flows {
         }
     }
 
-    /// Collects what is connected with `link`, flows in order of message, links in order of id.
+    /// Collects what is connected with `link`.
     fn gather(&mut self, link: LinkId) {
         let Component { links, flows, .. } = &mut self.component;
         flows.clear();
@@ -240,8 +248,6 @@ impl Flows {
                 }
             }
         }
-        links.sort_unstable();
-        flows.sort_unstable_by_key(|&slot| self.slots[slot as usize].message);
     }
 
     /// Shares the collected links among the collected flows that move.

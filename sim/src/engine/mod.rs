@@ -6,6 +6,7 @@
 //! - **A transfer is a rendezvous.** It starts once its send and its receive are both posted, takes its route's latency
 //!   and then moves its bytes; both operations end with it.
 //! - **Links are shared max-min fairly** among the transfers that move at the time.
+//! - **NCCL transfers hold SMs** and slow attention calls down; a persistent call waits for those that it meets.
 //! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
 //!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.
 //! - **Time is whole picoseconds.** Events of one instant may be taken in any order without changing the makespan, since
@@ -17,6 +18,7 @@ mod paths;
 mod program;
 mod queue;
 mod recorder;
+mod sms;
 mod state;
 
 use thiserror::Error;
@@ -34,6 +36,7 @@ use flows::Flows;
 use paths::Paths;
 use program::Tasks;
 use queue::Queue;
+use sms::Sms;
 use state::Lanes;
 
 /// How to simulate.
@@ -116,6 +119,7 @@ pub struct Machine {
     lanes: Lanes,
     flows: Flows,
     queue: Queue,
+    sms: Sms,
 }
 
 impl Machine {
@@ -124,17 +128,45 @@ impl Machine {
     /// # Errors
     /// [`SimError::Topology`] if the ranks do not fit.
     pub fn new(cluster: &Cluster, ranks: u32, options: &SimOptions) -> Result<Self, SimError> {
+        Self::with_costs(cluster, ranks, options, Costs::new(cluster))
+    }
+
+    /// As [`Machine::new`], but without a table of geometries: slower, with the same results.
+    ///
+    /// # Errors
+    /// As [`Machine::new`].
+    pub fn uncached(cluster: &Cluster, ranks: u32, options: &SimOptions) -> Result<Self, SimError> {
+        Self::with_costs(cluster, ranks, options, Costs::uncached(cluster))
+    }
+
+    fn with_costs(
+        cluster: &Cluster,
+        ranks: u32,
+        options: &SimOptions,
+        costs: Costs,
+    ) -> Result<Self, SimError> {
         let topology = Topology::new(cluster, ranks)?;
         Ok(Self {
             ranks,
             host: cluster.host.clone(),
             options: *options,
-            costs: Costs::new(cluster),
+            costs,
             tasks: Tasks::default(),
             lanes: Lanes::default(),
             flows: Flows::new(Paths::new(topology, ranks)),
             queue: Queue::new(),
+            sms: Sms::default(),
         })
+    }
+
+    /// Runs `plan` and keeps all its spans; [`simulate_with`] a [`Discard`] keeps none and is faster.
+    ///
+    /// # Errors
+    /// [`SimError`] if the plan does not fit the machine or never ends.
+    pub fn timeline(&mut self, plan: &Plan) -> Result<Timeline, SimError> {
+        let mut done = Vec::with_capacity(plan.op_count());
+        let makespan = simulate_with(plan, self, &mut done)?;
+        recorder::timeline(plan, &mut self.costs, done, makespan)
     }
 }
 
@@ -143,10 +175,7 @@ impl Machine {
 /// # Errors
 /// [`SimError`] if the plan does not fit the cluster or never ends.
 pub fn simulate(plan: &Plan, cluster: &Cluster, options: &SimOptions) -> Result<Timeline, SimError> {
-    let mut machine = Machine::new(cluster, plan.ranks(), options)?;
-    let mut done = Vec::with_capacity(plan.op_count());
-    let makespan = simulate_with(plan, &mut machine, &mut done)?;
-    recorder::timeline(plan, &mut machine.costs, done, makespan)
+    Machine::new(cluster, plan.ranks(), options)?.timeline(plan)
 }
 
 /// Runs `plan` on a machine that is used again and again; returns the makespan and tells `recorder` of every operation.
@@ -158,7 +187,7 @@ pub fn simulate_with<R: Recorder>(
     machine: &mut Machine,
     recorder: &mut R,
 ) -> Result<SimTime, SimError> {
-    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue } = machine;
+    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms } = machine;
     if plan.ranks() > *ranks {
         return Err(SimError::TooManyRanks { ranks: plan.ranks(), prepared: *ranks });
     }
@@ -166,5 +195,9 @@ pub fn simulate_with<R: Recorder>(
     lanes.load(tasks, plan.messages.len());
     flows.reset(plan.transport);
     queue.reset(options.shuffle_ties);
-    state::Run { plan, tasks, lanes, flows, queue, recorder }.run()
+    let sms = flows.hold_sms().then(|| {
+        sms.reset(plan.ranks(), costs.sms());
+        sms
+    });
+    state::Run { plan, tasks, lanes, flows, queue, sms, recorder }.run()
 }

@@ -12,6 +12,8 @@ pub(super) struct Path {
     pub latency: u64,
     /// The most that one transfer uses, links aside, in bytes a second.
     pub limit: f64,
+    /// SMs that a transfer holds on both GPUs.
+    pub sms: u32,
     /// What one transfer gets while it is alone.
     pub idle_rate: f64,
     last: (Bytes, SimTime),
@@ -47,7 +49,7 @@ impl Paths {
 
     /// The route between two ranks, by a transport that was prepared.
     pub fn find(&mut self, from: u32, to: u32, transport: Transport) -> u32 {
-        let pair = (from * self.ranks + to) as usize;
+        let pair = from as usize * self.ranks as usize + to as usize;
         match self.index[transport as usize][pair] {
             UNKNOWN => {
                 let path = self.add(from, to, transport);
@@ -69,6 +71,7 @@ impl Paths {
             count: links.len() as u32,
             latency: reach.latency.0,
             limit: reach.bandwidth.0,
+            sms: reach.sms,
             idle_rate: reach.bandwidth.0.min(narrowest),
             last: (Bytes(0), SimTime::ZERO),
         });

@@ -1,5 +1,8 @@
-//! A plan made ready to run: flat tasks in the order of their lanes, with what they cost and when the host has launched
-//! them.
+//! A plan made ready to run: one flat task an operation, with what it costs and when the host has launched it.
+//!
+//! Ranks go through their programs at about the same pace, so the tasks lie in rows: the first operations of all ranks,
+//! then the second ones, and so on. A run then walks through memory once, and so does the preparation, which takes a
+//! few rows of all ranks at a time.
 //!
 //! Lanes are queues, so an operation has ended if and only if its lane's head is behind it. A wait is therefore a lane
 //! and a position, and one that an earlier wait of the same lane implies is left out.
@@ -7,48 +10,34 @@
 use super::SimError;
 use crate::config::cluster::Host;
 use crate::cost::{Costs, Kernel};
-use crate::plan::{LANES, NO_OP, Op, OpKind, Plan, Program, Transport};
+use crate::plan::{LANES, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
 use crate::units::SimTime;
 
 /// Distance between the first lanes of two ranks: a power of two.
 pub(super) const STRIDE: usize = 8;
 const LANE_BITS: u32 = 3;
-/// Tasks that a wait can name.
-const MOST_TASKS: usize = 1 << (32 - LANE_BITS);
+/// Behind the last operation of a lane; one more than a wait can name.
+pub(super) const END: OpId = (1 << (32 - LANE_BITS)) - 1;
+/// Rows that are prepared together: enough to read a program in pieces, few enough to stay in a first-level cache.
+const BLOCK: usize = 64;
 
 /// What a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskKind {
-    Compute,
+    /// A kernel that only streams memory, or nothing.
+    Memory,
+    /// An attention call: it needs the SMs.
+    Call,
     Transfer,
 }
 
-/// One operation, ready to run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Task {
-    /// When its launch has ended.
-    pub launched: u64,
-    /// The duration in picoseconds, or the message.
-    pub work: u64,
-    wait_from: u32,
-    /// Index in the rank's program.
-    pub op: u32,
-    wait_count: u8,
-    pub kind: TaskKind,
-    /// Whether the next task of the lane is posted together with this one.
-    pub joined: bool,
-}
-
-const BLANK: Task =
-    Task { launched: 0, work: 0, wait_from: 0, op: 0, wait_count: 0, kind: TaskKind::Compute, joined: false };
-
-/// That the head of a lane of the same rank must have got to a task.
-#[derive(Debug, Clone, Copy)]
+/// That the head of a lane of the same rank must be at an operation or behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait(u32);
 
 impl Wait {
-    fn new(lane: usize, task: u32) -> Self {
-        Self(task << LANE_BITS | lane as u32)
+    fn new(lane: usize, head: OpId) -> Self {
+        Self(head << LANE_BITS | lane as u32)
     }
 
     /// Which lane of the rank.
@@ -57,35 +46,94 @@ impl Wait {
     }
 
     /// Where its head must be, or behind.
-    pub fn head(self) -> u32 {
+    pub fn head(self) -> OpId {
         self.0 >> LANE_BITS
     }
 }
+
+/// Waits that a task holds itself.
+const INLINE: usize = 2;
+
+/// One operation, ready to run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Task {
+    /// When its launch has ended.
+    pub launched: u64,
+    /// The duration in picoseconds, or the message.
+    pub work: u64,
+    /// The next operation of its lane, or [`END`].
+    pub next: OpId,
+    /// The waits, or, if they are more than fit, where they begin among the others.
+    waits: [Wait; INLINE],
+    wait_count: u8,
+    pub kind: TaskKind,
+    /// Whether the next task of the lane is posted together with this one.
+    pub joined: bool,
+}
+
+const BLANK: Task = Task {
+    launched: 0,
+    work: 0,
+    next: END,
+    waits: [Wait(0); INLINE],
+    wait_count: 0,
+    kind: TaskKind::Memory,
+    joined: false,
+};
 
 /// All tasks of a plan.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tasks {
     all: Vec<Task>,
+    /// Waits of tasks that have many.
     waits: Vec<Wait>,
-    /// For each lane, [`STRIDE`] lanes a rank, its tasks `[from, to)`.
-    lanes: Vec<(u32, u32)>,
-    /// For each operation of the rank in hand, its task.
-    places: Vec<u32>,
+    /// The first operation of each lane, [`STRIDE`] lanes a rank.
+    lanes: Vec<OpId>,
+    /// Where each row begins.
+    rows: Vec<u32>,
+    /// The place of each rank in a row: the longest programs come first, so that no row has gaps.
+    columns: Vec<u32>,
+    hosts: Vec<Loading>,
+    persistent: bool,
 }
 
+/// How far a rank's program was prepared.
+#[derive(Debug, Clone, Copy)]
+struct Loading {
+    /// When the host has launched everything so far.
+    clock: SimTime,
+    /// Of each lane, the last operation, its group, and which heads of other lanes it has waited for.
+    last: [OpId; LANES],
+    groups: [u32; LANES],
+    implied: [[OpId; LANES]; LANES],
+}
+
+const UNTOUCHED: Loading =
+    Loading { clock: SimTime::ZERO, last: [NO_OP; LANES], groups: [0; LANES], implied: [[0; LANES]; LANES] };
+
 impl Tasks {
-    /// The tasks by index.
-    pub fn get(&self, task: u32) -> &Task {
-        &self.all[task as usize]
+    /// The task of an operation.
+    pub fn get(&self, rank: Rank, op: OpId) -> &Task {
+        &self.all[(self.rows[op as usize] + self.columns[rank as usize]) as usize]
     }
 
     /// The waits of a task.
-    pub fn waits(&self, task: &Task) -> &[Wait] {
-        &self.waits[task.wait_from as usize..task.wait_from as usize + usize::from(task.wait_count)]
+    pub fn waits<'a>(&'a self, task: &'a Task) -> &'a [Wait] {
+        let count = usize::from(task.wait_count);
+        if count <= INLINE {
+            return &task.waits[..count];
+        }
+        let from = task.waits[0].0 as usize;
+        &self.waits[from..from + count]
     }
 
-    /// Tasks `[from, to)` of every lane, [`STRIDE`] lanes a rank.
-    pub fn lanes(&self) -> &[(u32, u32)] {
+    /// Whether the plan's attention calls are persistent grids.
+    pub fn are_persistent(&self) -> bool {
+        self.persistent
+    }
+
+    /// The first operation of every lane, [`STRIDE`] lanes a rank; [`END`] for an empty one.
+    pub fn lanes(&self) -> &[OpId] {
         &self.lanes
     }
 
@@ -94,105 +142,148 @@ impl Tasks {
     /// # Errors
     /// A kernel that the cluster lacks, or a plan that contradicts itself.
     pub fn load(&mut self, plan: &Plan, costs: &mut Costs, host: &Host) -> Result<(), SimError> {
-        self.all.clear();
-        self.waits.clear();
-        self.lanes.clear();
-        if plan.op_count() >= MOST_TASKS {
-            return Err(SimError::TooLarge { operations: plan.op_count(), limit: MOST_TASKS });
-        }
-        let mut prices = Prices { plan, costs, kernel: None };
-        for (rank, program) in plan.programs.iter().enumerate() {
-            self.place(rank as u32, program)?;
-            self.fill(rank as u32, program, &mut prices, host)?;
-        }
-        Ok(())
-    }
-
-    /// Gives every operation of a rank its place: lane by lane, in program order.
-    fn place(&mut self, rank: u32, program: &Program) -> Result<(), SimError> {
-        let mut next = [0_u32; LANES];
-        self.places.clear();
-        for (op, Op { lane, .. }) in program.ops.iter().enumerate() {
-            let Some(count) = next.get_mut(usize::from(lane.0)) else {
-                return Err(SimError::Malformed {
-                    rank,
-                    op: op as u32,
-                    what: "runs on a lane that does not exist",
-                });
-            };
-            self.places.push(*count);
-            *count += 1;
-        }
-        let mut from = self.all.len() as u32;
-        let mut starts = [0; STRIDE];
-        for (lane, start) in starts.iter_mut().enumerate() {
-            let count = next.get(lane).copied().unwrap_or(0);
-            *start = from;
-            self.lanes.push((from, from + count));
-            from += count;
-        }
-        for (place, op) in self.places.iter_mut().zip(&program.ops) {
-            *place += starts[usize::from(op.lane.0)];
-        }
-        self.all.resize(from as usize, BLANK);
-        Ok(())
-    }
-
-    fn fill(
-        &mut self,
-        rank: u32,
-        program: &Program,
-        prices: &mut Prices,
-        host: &Host,
-    ) -> Result<(), SimError> {
-        let mut launches = Launches::new(host, prices.plan.transport);
-        let mut implied = [[0_u32; LANES]; LANES];
-        for (i, op) in program.ops.iter().enumerate() {
-            let malformed = |what| SimError::Malformed { rank, op: i as u32, what };
-            let joins = launches.launch(op);
-            let (place, lane) = (self.places[i], usize::from(op.lane.0));
-            if joins {
-                // Groups are neighbours on their lane.
-                self.all[place as usize - 1].joined = true;
-            }
-            let wait_from = self.waits.len() as u32;
-            for (other, &awaited) in op.waits.iter().enumerate().filter(|(_, w)| **w != NO_OP) {
-                let awaited =
-                    *self.places.get(awaited as usize).ok_or_else(|| malformed("waits for no operation"))?;
-                if awaited >= implied[lane][other] {
-                    implied[lane][other] = awaited + 1;
-                    self.waits.push(Wait::new(other, awaited + 1));
+        self.lay_out(plan)?;
+        let mut loader = Loader { plan, costs, host, kernel: None };
+        let longest = self.rows.len();
+        for from in (0..longest).step_by(BLOCK) {
+            for (rank, program) in plan.programs.iter().enumerate() {
+                let to = (from + BLOCK).min(program.ops.len());
+                for op in from..to {
+                    loader.load(self, rank as Rank, program, op as OpId)?;
                 }
             }
-            let (kind, work) = prices.work(program, &op.kind)?;
-            if kind == TaskKind::Transfer && work >= prices.plan.messages.len() as u64 {
-                return Err(malformed("carries a message that does not exist"));
-            }
-            self.all[place as usize] = Task {
-                launched: launches.clock.0,
-                work,
-                wait_from,
-                op: i as u32,
-                wait_count: (self.waits.len() as u32 - wait_from) as u8,
-                kind,
-                joined: false,
-            };
         }
+        self.persistent = loader.kernel.is_some_and(|kernel| kernel.is_persistent());
         Ok(())
+    }
+
+    /// Makes room: rows of the programs that are that long.
+    fn lay_out(&mut self, plan: &Plan) -> Result<(), SimError> {
+        let (operations, limit) = (plan.op_count(), END as usize);
+        if operations >= limit {
+            return Err(SimError::TooLarge { operations, limit });
+        }
+        let len = |rank: u32| plan.programs[rank as usize].ops.len();
+        let mut by_length: Vec<Rank> = (0..plan.ranks()).collect();
+        by_length.sort_by_key(|&rank| std::cmp::Reverse(len(rank)));
+        self.columns.clear();
+        self.columns.resize(by_length.len(), 0);
+        for (column, &rank) in by_length.iter().enumerate() {
+            self.columns[rank as usize] = column as u32;
+        }
+        self.rows.clear();
+        let (mut start, mut width) = (0, by_length.len());
+        for row in 0..by_length.first().map_or(0, |&rank| len(rank)) {
+            while len(by_length[width - 1]) <= row {
+                width -= 1;
+            }
+            self.rows.push(start);
+            start += width as u32;
+        }
+        // Every task is written when its operation is loaded.
+        self.all.resize(operations, BLANK);
+        self.waits.clear();
+        self.lanes.clear();
+        self.lanes.resize(by_length.len() * STRIDE, END);
+        self.hosts.clear();
+        self.hosts.resize(by_length.len(), UNTOUCHED);
+        Ok(())
+    }
+
+    fn get_mut(&mut self, rank: Rank, op: OpId) -> &mut Task {
+        &mut self.all[(self.rows[op as usize] + self.columns[rank as usize]) as usize]
+    }
+
+    /// Appends `op` to its lane.
+    fn link(&mut self, rank: Rank, op: OpId, lane: usize, joined: bool) {
+        let last = std::mem::replace(&mut self.hosts[rank as usize].last[lane], op);
+        if last == NO_OP {
+            self.lanes[rank as usize * STRIDE + lane] = op;
+        } else {
+            let last = self.get_mut(rank, last);
+            (last.next, last.joined) = (op, joined);
+        }
+    }
+
+    /// The waits of `op`, without those that earlier operations of its lane had already.
+    fn reduce_waits(&mut self, rank: Rank, op: &Op) -> ([Wait; INLINE], u8) {
+        let implied = &mut self.hosts[rank as usize].implied[usize::from(op.lane.0)];
+        let mut waits = [Wait(0); LANES];
+        let mut count = 0;
+        for (lane, &awaited) in op.waits.iter().enumerate() {
+            if awaited != NO_OP && awaited >= implied[lane] {
+                implied[lane] = awaited + 1;
+                waits[count] = Wait::new(lane, awaited + 1);
+                count += 1;
+            }
+        }
+        let mut inline = [waits[0], waits[1]];
+        if count > INLINE {
+            inline[0] = Wait(self.waits.len() as u32);
+            self.waits.extend_from_slice(&waits[..count]);
+        }
+        (inline, count as u8)
     }
 }
 
-/// Durations of a plan's operations.
-struct Prices<'a> {
+/// Makes tasks of operations.
+struct Loader<'a> {
     plan: &'a Plan,
     costs: &'a mut Costs,
+    host: &'a Host,
     kernel: Option<Kernel>,
 }
 
-impl Prices<'_> {
+impl Loader<'_> {
+    fn load(
+        &mut self,
+        tasks: &mut Tasks,
+        rank: Rank,
+        program: &Program,
+        index: OpId,
+    ) -> Result<(), SimError> {
+        let op = &program.ops[index as usize];
+        self.check(rank, program, index)?;
+        let lane = usize::from(op.lane.0);
+        let host = &mut tasks.hosts[rank as usize];
+        let last_group = std::mem::replace(&mut host.groups[lane], op.group);
+        let joined = op.group != 0 && op.group == last_group;
+        host.clock += self.launch(&op.kind, joined);
+        let launched = host.clock.0;
+        tasks.link(rank, index, lane, joined);
+        let (waits, wait_count) = tasks.reduce_waits(rank, op);
+        let (kind, work) = self.work(program, &op.kind)?;
+        *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, ..BLANK };
+        Ok(())
+    }
+
+    fn check(&self, rank: Rank, program: &Program, index: OpId) -> Result<(), SimError> {
+        let op = &program.ops[index as usize];
+        let exists = |&wait: &OpId| wait == NO_OP || (wait as usize) < program.ops.len();
+        let carried = op.kind.message().is_none_or(|m| (m as usize) < self.plan.messages.len());
+        let what = match () {
+            () if usize::from(op.lane.0) >= LANES => "runs on a lane that does not exist",
+            () if !op.waits.iter().all(exists) => "waits for an operation that does not exist",
+            () if !carried => "carries a message that does not exist",
+            () => return Ok(()),
+        };
+        Err(SimError::Malformed { rank, op: index, what })
+    }
+
+    /// What the host spends on launching an operation; one that has `joined` a group is launched with it.
+    fn launch(&self, kind: &OpKind, joined: bool) -> SimTime {
+        match (kind, self.plan.transport) {
+            (OpKind::Finish { .. }, _) | (OpKind::Recv { .. }, Transport::CopyEngine) => SimTime::ZERO,
+            (OpKind::Send { .. }, Transport::CopyEngine) => self.host.copy_launch,
+            (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) if joined => SimTime::ZERO,
+            (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) => self.host.nccl_launch,
+            _ => self.host.kernel_launch,
+        }
+    }
+
     /// The duration, or the message.
     fn work(&mut self, program: &Program, kind: &OpKind) -> Result<(TaskKind, u64), SimError> {
-        let duration = match *kind {
+        let (kind, duration) = match *kind {
             OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
                 return Ok((TaskKind::Transfer, u64::from(message)));
             }
@@ -202,41 +293,13 @@ impl Prices<'_> {
                     Some(kernel) => kernel,
                     None => *self.kernel.insert(self.costs.kernel(self.plan)?),
                 };
-                self.costs.call(self.plan, &kernel, q_block, kv_block, mask).time(self.costs.sms())
+                let call = self.costs.call(self.plan, &kernel, q_block, kv_block, mask);
+                (TaskKind::Call, call.time(self.costs.sms()))
             }
             // The last attention call or merge does it on its way out.
-            OpKind::Finish { .. } => SimTime::ZERO,
-            _ => self.costs.memory_time(self.plan, program, kind),
+            OpKind::Finish { .. } => (TaskKind::Memory, SimTime::ZERO),
+            _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
         };
-        Ok((TaskKind::Compute, duration.0))
-    }
-}
-
-/// The host of one rank, launching in program order.
-struct Launches<'a> {
-    host: &'a Host,
-    transport: Transport,
-    clock: SimTime,
-    groups: [u32; LANES],
-}
-
-impl<'a> Launches<'a> {
-    fn new(host: &'a Host, transport: Transport) -> Self {
-        Self { host, transport, clock: SimTime::ZERO, groups: [0; LANES] }
-    }
-
-    /// Launches `op`; whether it joins the group of the operation before it on its lane.
-    fn launch(&mut self, op: &Op) -> bool {
-        let last_group = std::mem::replace(&mut self.groups[usize::from(op.lane.0)], op.group);
-        let joins = op.group != 0 && op.group == last_group;
-        let cost = match (op.kind, self.transport) {
-            (OpKind::Finish { .. }, _) | (OpKind::Recv { .. }, Transport::CopyEngine) => SimTime::ZERO,
-            (OpKind::Send { .. }, Transport::CopyEngine) => self.host.copy_launch,
-            (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) if joins => SimTime::ZERO,
-            (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) => self.host.nccl_launch,
-            _ => self.host.kernel_launch,
-        };
-        self.clock += cost;
-        joins
+        Ok((kind, duration.0))
     }
 }

@@ -1,47 +1,61 @@
 //! The run itself: heads of lanes that start, transfers that meet, events that end them.
 
-use super::flows::{Flows, Side, Transfer};
-use super::program::{STRIDE, TaskKind, Tasks};
+use super::flows::{Flow, Flows, Side, Transfer};
+use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
+use super::sms::{Holder, NewEnd, Sms};
 use super::{Done, Recorder, SimError};
-use crate::plan::{LANES, Lane, MessageId, Plan};
+use crate::plan::{LANES, Lane, MessageId, OpId, Plan};
 use crate::units::SimTime;
 
 /// One lane of one rank.
 #[derive(Debug, Clone, Copy, Default)]
 struct LaneState {
-    /// The first task that has not ended.
-    head: u32,
-    /// Behind the last task of the group in hand.
-    next: u32,
-    /// Behind the lane's last task.
-    end: u32,
-    /// Tasks in hand that have not ended.
+    /// The first operation that has not ended, or [`END`].
+    head: OpId,
+    /// Behind the last operation of the group in hand.
+    next: OpId,
+    /// Operations in hand that have not ended.
     open: u32,
-    /// When those were posted.
-    since: u64,
     /// Lanes of the same rank that wait for this one, as bits.
-    waiting: u8,
+    waiting: u32,
+    /// When those in hand were posted.
+    since: u64,
+    /// When the computation in hand ends, as far as is known.
+    until: u64,
 }
 
 /// All lanes, and the transfers of which one side was posted.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lanes {
-    lanes: Vec<LaneState>,
+    states: Vec<LaneState>,
     /// By message: the side that was posted first.
     posted: Vec<Side>,
+    /// Lanes whose attention calls start when the transfers of this instant have started.
+    calls: Vec<u32>,
 }
 
-const NOBODY: Side = Side { lane: u32::MAX, task: 0 };
+const NOBODY: Side = Side { lane: u32::MAX, op: 0 };
 
 impl Lanes {
     /// Puts all lanes at their start.
     pub fn load(&mut self, tasks: &Tasks, messages: usize) {
-        self.lanes.clear();
-        let at_start = |&(head, end): &(u32, u32)| LaneState { head, end, ..LaneState::default() };
-        self.lanes.extend(tasks.lanes().iter().map(at_start));
+        self.states.clear();
+        let at_start = |&head: &OpId| LaneState { head, ..LaneState::default() };
+        self.states.extend(tasks.lanes().iter().map(at_start));
+        self.calls.clear();
         self.posted.clear();
         self.posted.resize(messages, NOBODY);
+    }
+}
+
+impl Lanes {
+    /// Notes another end of the call in hand, and posts it if it is known.
+    fn put_off(&mut self, new: NewEnd, queue: &mut Queue) {
+        self.states[new.lane as usize].until = new.end;
+        if new.end != u64::MAX {
+            queue.push(new.end, event(COMPUTED, new.lane));
+        }
     }
 }
 
@@ -65,13 +79,15 @@ pub(super) struct Run<'a, R> {
     pub lanes: &'a mut Lanes,
     pub flows: &'a mut Flows,
     pub queue: &'a mut Queue,
+    /// Which SMs are held, where transfers hold any.
+    pub sms: Option<&'a mut Sms>,
     pub recorder: &'a mut R,
 }
 
 impl<R: Recorder> Run<'_, R> {
     /// Runs to the end; returns the time of the last event.
     pub fn run(mut self) -> Result<SimTime, SimError> {
-        for lane in 0..self.lanes.lanes.len() as u32 {
+        for lane in 0..self.lanes.states.len() as u32 {
             self.start(lane);
         }
         let mut last = SimTime::ZERO;
@@ -79,6 +95,7 @@ impl<R: Recorder> Run<'_, R> {
             while let Some(event) = self.queue.pop_present() {
                 self.take(event, &mut last);
             }
+            self.start_calls();
             self.flows.settle(self.queue, flow_event);
             if self.queue.present_is_empty() && !self.queue.advance() {
                 return self.finished(last);
@@ -99,8 +116,11 @@ impl<R: Recorder> Run<'_, R> {
                 }
             }
             COMPUTED => {
-                *last = SimTime(self.queue.now());
-                self.end_compute(of);
+                // Otherwise left over from before the call got more or fewer SMs.
+                if self.lanes.states[of as usize].until == self.queue.now() {
+                    *last = SimTime(self.queue.now());
+                    self.end_compute(of);
+                }
             }
             _ => self.post(of),
         }
@@ -108,28 +128,26 @@ impl<R: Recorder> Run<'_, R> {
 
     /// Posts the head of an idle lane if nothing holds it back, or leaves word with what does.
     fn start(&mut self, lane: u32) {
-        let state = self.lanes.lanes[lane as usize];
-        if state.head == state.end {
+        let mut op = self.lanes.states[lane as usize].head;
+        if op == END {
             return;
         }
-        let first = lane as usize / STRIDE * STRIDE;
-        let mut task = state.head;
-        loop {
-            let ready = self.tasks.get(task);
-            for wait in self.tasks.waits(ready) {
-                let other = &mut self.lanes.lanes[first + wait.lane()];
+        let (rank, first) = (lane / STRIDE as u32, lane as usize / STRIDE * STRIDE);
+        let launched = loop {
+            let task = self.tasks.get(rank, op);
+            for wait in self.tasks.waits(task) {
+                let other = &mut self.lanes.states[first + wait.lane()];
                 if other.head < wait.head() {
                     other.waiting |= 1 << (lane as usize - first);
                     return;
                 }
             }
-            task += 1;
-            if !ready.joined {
-                break;
+            op = task.next;
+            if !task.joined {
+                break task.launched;
             }
-        }
-        self.lanes.lanes[lane as usize].next = task;
-        let launched = self.tasks.get(task - 1).launched;
+        };
+        self.lanes.states[lane as usize].next = op;
         if launched > self.queue.now() {
             self.queue.push(launched, event(LAUNCHED, lane));
         } else {
@@ -137,21 +155,44 @@ impl<R: Recorder> Run<'_, R> {
         }
     }
 
-    /// Posts the tasks from the head to `next`.
+    /// Posts the operations from the head to `next`.
     fn post(&mut self, lane: u32) {
-        let state = &mut self.lanes.lanes[lane as usize];
         let now = self.queue.now();
-        state.open = state.next - state.head;
-        state.since = now;
-        for index in state.head..state.next {
-            let task = self.tasks.get(index);
-            match task.kind {
-                TaskKind::Compute => {
-                    self.queue.push(now.saturating_add(task.work), event(COMPUTED, lane));
+        let LaneState { head: mut op, next, .. } = self.lanes.states[lane as usize];
+        let mut open = 0;
+        while op != next {
+            let Task { kind, work, next, .. } = *self.tasks.get(lane / STRIDE as u32, op);
+            match kind {
+                TaskKind::Call if self.sms.is_some() && is_compute(lane) => {
+                    self.lanes.calls.push(lane);
                 }
-                TaskKind::Transfer => self.meet(task.work as MessageId, Side { lane, task: index }),
+                TaskKind::Call | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
+                TaskKind::Transfer => self.meet(work as MessageId, Side { lane, op }),
             }
+            open += 1;
+            op = next;
         }
+        let state = &mut self.lanes.states[lane as usize];
+        (state.open, state.since) = (open, now);
+    }
+
+    fn end_at(&mut self, lane: u32, end: u64) {
+        self.lanes.states[lane as usize].until = end;
+        self.queue.push(end, event(COMPUTED, lane));
+    }
+
+    /// Starts the attention calls of this instant with the SMs that are left to them.
+    fn start_calls(&mut self) {
+        let Some(sms) = &mut self.sms else { return };
+        let now = self.queue.now();
+        let mut calls = std::mem::take(&mut self.lanes.calls);
+        for lane in calls.drain(..) {
+            let head = self.lanes.states[lane as usize].head;
+            let duration = self.tasks.get(lane / STRIDE as u32, head).work;
+            let new = sms.start_call(lane, duration, now, self.tasks.are_persistent());
+            self.lanes.put_off(new, self.queue);
+        }
+        self.lanes.calls = calls;
     }
 
     /// Starts a transfer if its other side was posted.
@@ -163,29 +204,53 @@ impl<R: Recorder> Run<'_, R> {
         }
         let sides = [*posted, side];
         let m = self.plan.message(message);
-        let transfer = Transfer { message, from: m.from, to: m.to, bytes: m.bytes, sides };
-        self.flows.start(&transfer, self.queue, flow_event);
+        let transfer = Transfer { from: m.from, to: m.to, bytes: m.bytes, sides };
+        let flow = self.flows.start(&transfer, self.queue, flow_event);
+        self.change_sms(flow, sides, Sms::hold);
+    }
+
+    /// Lets a transfer take or give back SMs on both its ranks.
+    fn change_sms(
+        &mut self,
+        flow: u32,
+        sides: [Side; 2],
+        change: impl Fn(&mut Sms, Holder, u64) -> Option<NewEnd>,
+    ) {
+        let Some(sms) = &mut self.sms else { return };
+        let held = self.flows.sms(flow);
+        for (side, Side { lane, .. }) in sides.into_iter().enumerate().filter(|_| held > 0) {
+            let holder = Holder { flow, side, lane, sms: held };
+            if let Some(new) = change(sms, holder, self.queue.now()) {
+                self.lanes.put_off(new, self.queue);
+            }
+        }
     }
 
     fn end_transfer(&mut self, flow: u32) {
-        let flow = self.flows.get(flow);
-        let (start, sides) = (flow.start, flow.sides);
+        let Flow { start, sides, .. } = *self.flows.get(flow);
+        self.change_sms(flow, sides, Sms::release);
         for side in sides {
-            self.end_task(side.lane, side.task, start);
+            self.end_task(side.lane, side.op, start);
         }
     }
 
     fn end_compute(&mut self, lane: u32) {
-        let LaneState { head, since, .. } = self.lanes.lanes[lane as usize];
+        let state = &mut self.lanes.states[lane as usize];
+        let LaneState { head, since, .. } = *state;
+        // An event of a former end must not end it again.
+        state.until = u64::MAX;
+        if let Some(sms) = self.sms.as_mut().filter(|_| is_compute(lane)) {
+            sms.end_call(lane);
+        }
         self.end_task(lane, head, since);
     }
 
     /// Notes that a task has ended; with the last one in hand the lane goes on, and so do those that waited for it.
-    fn end_task(&mut self, lane: u32, task: u32, start: u64) {
+    fn end_task(&mut self, lane: u32, op: OpId, start: u64) {
         if R::ACTIVE {
-            self.record(lane, task, start);
+            self.record(lane, op, start);
         }
-        let state = &mut self.lanes.lanes[lane as usize];
+        let state = &mut self.lanes.states[lane as usize];
         state.open -= 1;
         if state.open > 0 {
             return;
@@ -200,11 +265,11 @@ impl<R: Recorder> Run<'_, R> {
         self.start(lane);
     }
 
-    fn record(&mut self, lane: u32, task: u32, start: u64) {
+    fn record(&mut self, lane: u32, op: OpId, start: u64) {
         self.recorder.record(Done {
             rank: lane / STRIDE as u32,
             lane: Lane((lane % STRIDE as u32) as u8),
-            op: self.tasks.get(task).op,
+            op,
             start: SimTime(start),
             end: SimTime(self.queue.now()),
         });
@@ -212,18 +277,26 @@ impl<R: Recorder> Run<'_, R> {
 
     /// The makespan, if no lane has anything left.
     fn finished(&self, last: SimTime) -> Result<SimTime, SimError> {
-        let lanes = &self.lanes.lanes;
-        let left = lanes.iter().map(|l| (l.end - l.head) as usize).sum();
-        match lanes.iter().position(|l| l.head < l.end) {
-            None => Ok(last),
-            Some(lane) => {
-                let state = lanes[lane];
-                let what = if state.open > 0 { "meets its other side" } else { "starts" };
-                let op = self.tasks.get(state.head).op;
-                Err(SimError::Hangs { rank: (lane / STRIDE) as u32, op, what, left })
-            }
-        }
+        let lanes = &self.lanes.states;
+        let Some(lane) = lanes.iter().position(|l| l.head != END) else { return Ok(last) };
+        let LaneState { head: op, open, .. } = lanes[lane];
+        let what = if open > 0 { "meets its other side" } else { "starts" };
+        let left = (0..lanes.len() as u32).map(|lane| self.left(lane)).sum();
+        Err(SimError::Hangs { rank: (lane / STRIDE) as u32, op, what, left })
     }
+
+    /// How many operations of a lane have not ended.
+    fn left(&self, lane: u32) -> usize {
+        let not_behind = |op: OpId| (op != END).then_some(op);
+        let head = not_behind(self.lanes.states[lane as usize].head);
+        let next = |&op: &OpId| not_behind(self.tasks.get(lane / STRIDE as u32, op).next);
+        std::iter::successors(head, next).count()
+    }
+}
+
+/// Whether a lane is its rank's compute lane.
+fn is_compute(lane: u32) -> bool {
+    lane.is_multiple_of(STRIDE as u32)
 }
 
 const _: () = assert!(LANES <= STRIDE, "a rank's lanes fit its stride");

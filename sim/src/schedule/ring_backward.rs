@@ -100,6 +100,14 @@ fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Ve
     buffers
 }
 
+/// The parts of a load that hold anything, each with its buffer and its place in `into`.
+fn parts(b: &mut PlanBuilder, load: &Load, into: Bufs) -> Vec<(BlockId, Buf, Buf)> {
+    let n = u64::from(load.bufs.count);
+    let parts = (0..n).zip(load.bufs.iter().zip(into.iter()));
+    let parts = parts.map(|(k, (from, into))| (b.part(load.block, k, n), from, into)).collect::<Vec<_>>();
+    parts.into_iter().filter(|(part, ..)| !b.tokens(*part).is_empty()).collect()
+}
+
 impl Backward<'_> {
     fn step(&mut self, b: &mut PlanBuilder, t: u32) {
         let ranks = b.ranks();
@@ -160,7 +168,7 @@ impl Backward<'_> {
     fn combine(&mut self, b: &mut PlanBuilder, r: Rank, t: u32, share: Option<Load>) -> Option<Load> {
         let arrived = self.arrivals[r as usize].take();
         if let (Some(into), Some(from)) = (arrived, share) {
-            for (from, into) in from.bufs.iter().zip(into.bufs.iter()) {
+            for (_, from, into) in parts(b, &from, into.bufs) {
                 b.compute(r, t, OpKind::Accumulate { from, into });
             }
         }
@@ -178,9 +186,7 @@ impl Backward<'_> {
                 self.options.route == Route::Neighbour && t < ranks && self.ring.travel().any(t, load.owner);
             let to = if hops { (r + 1) % ranks } else { load.owner };
             let bufs = self.destination(to, t, hops);
-            let n = u64::from(load.bufs.count);
-            for (k, (from, into)) in load.bufs.iter().zip(bufs.iter()).enumerate() {
-                let part = b.part(load.block, k as u64, n);
+            for (part, from, into) in parts(b, &load, bufs) {
                 let message = b.message(r, to, Tensor::KeyValueGrad, part);
                 sends[r as usize].push((message, from.into()));
                 recvs[to as usize].push((message, into));
@@ -211,9 +217,9 @@ impl Backward<'_> {
     fn add_homecoming(&mut self, b: &mut PlanBuilder, r: Rank, t: u32) {
         if let Some(load) = self.homecoming[r as usize].take() {
             let into = self.buffers[r as usize].dkv.first;
-            load.bufs.iter().for_each(|from| {
+            for (_, from, _) in parts(b, &load, load.bufs) {
                 b.compute(r, t, OpKind::Accumulate { from, into });
-            });
+            }
         }
     }
 }

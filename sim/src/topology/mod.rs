@@ -87,11 +87,13 @@ pub struct Reach {
     pub bandwidth: BytesPerSec,
     /// Before the first byte arrives.
     pub latency: SimTime,
+    /// SMs that it holds on both GPUs while it moves.
+    pub sms: u32,
 }
 
 impl From<&cluster::Transport> for Reach {
     fn from(transport: &cluster::Transport) -> Self {
-        Self { bandwidth: transport.bandwidth, latency: transport.latency }
+        Self { bandwidth: transport.bandwidth, latency: transport.latency, sms: transport.sms }
     }
 }
 
@@ -157,6 +159,20 @@ impl Topology {
         &self.links.capacities
     }
 
+    /// Whether any transfer by `transport` holds SMs.
+    pub fn holds_sms(&self, transport: Transport) -> bool {
+        let network = self.network.as_ref().map_or(0, NetworkLinks::sms);
+        self.inside(transport).sms.max(network) > 0
+    }
+
+    /// What one transfer inside a node reaches.
+    fn inside(&self, transport: Transport) -> Reach {
+        match transport {
+            Transport::CopyEngine => self.copy,
+            Transport::Nccl => self.nccl,
+        }
+    }
+
     /// Appends the links from GPU `from` to GPU `to`, and returns what one transfer reaches over them. A GPU reaches
     /// itself over no link.
     pub fn route(&self, from: u32, to: u32, transport: Transport, out: &mut Vec<LinkId>) -> Reach {
@@ -173,10 +189,7 @@ impl Topology {
                 if from != to {
                     self.fabric.route(source.0, source.1, target.1, out);
                 }
-                match transport {
-                    Transport::CopyEngine => self.copy,
-                    Transport::Nccl => self.nccl,
-                }
+                self.inside(transport)
             }
         }
     }

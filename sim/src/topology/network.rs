@@ -63,6 +63,11 @@ impl NetworkLinks {
         self.staging.is_some()
     }
 
+    /// SMs that a transfer holds.
+    pub fn sms(&self) -> u32 {
+        self.reach.sms
+    }
+
     /// Between GPUs, given as (node, index in the node), of different nodes.
     pub fn route(&self, from: (u32, u32), to: (u32, u32), out: &mut Vec<LinkId>) -> Reach {
         let nic = |gpu: u32| gpu / (self.gpus / self.nics);

@@ -18,7 +18,7 @@ fn expect_makespan(schedule: Schedule, ranks: u32, pairs: u64) {
             for (chunks, prefetch, needed_only) in [(1, 1, false), (1, 0, false), (3, 2, false), (1, 1, true)]
             {
                 let options = Options { route, chunks, prefetch, needed_only, ..Options::new(pass) };
-                let plan = support::plan(schedule, &problem, ranks, &options);
+                let plan = support::build(schedule, &problem, ranks, &options);
                 let mut machine =
                     Machine::new(&support::ideal(ranks), ranks, &SimOptions::default()).unwrap();
                 let makespan = simulate_with(&plan, &mut machine, &mut Discard).unwrap();
@@ -72,7 +72,7 @@ fn dist_flash() {
 /// Of every rank, the durations of its attention calls in order.
 fn calls(schedule: Schedule, ranks: u32, pass: Pass) -> Vec<Vec<u64>> {
     let problem = support::causal(CHUNK * u64::from(ranks), support::shape(1, support::HEAD_DIM));
-    let plan = support::plan(schedule, &problem, ranks, &Options::new(pass));
+    let plan = support::build(schedule, &problem, ranks, &Options::new(pass));
     let timeline = simulate(&plan, &support::ideal(ranks), &SimOptions::default()).unwrap();
     let of = |rank| {
         let mine = timeline.spans.iter().filter(move |s| s.rank == rank && s.flops > 0.0);

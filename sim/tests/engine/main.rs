@@ -1,4 +1,11 @@
 //! The simulator against closed forms, hand-computed cases and bounds.
 
+mod errors;
+mod fluid;
 mod ideal_limits;
+mod launches;
+mod links;
+mod network;
+mod random_plans;
+mod sms;
 mod support;

@@ -5,8 +5,11 @@ use ringlab_sim::config::cluster::{
     Cluster, Device, Dtype, Fabric, FabricTopology, Grid, Host, KernelRow, Network, NetworkTopology, Pass,
     Peak, Reached, Transport,
 };
-use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::Plan;
+use ringlab_sim::engine::{SimOptions, simulate};
+use ringlab_sim::layout::{Layout, LayoutKind};
+use ringlab_sim::mask::{Documents, Pattern};
+use ringlab_sim::plan::builder::PlanBuilder;
+use ringlab_sim::plan::{self, Lane, OpKind, Plan, Slots, Tensor};
 use ringlab_sim::problem::{Problem, Shape};
 use ringlab_sim::schedule::{self, Options, Schedule};
 use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
@@ -87,6 +90,25 @@ pub fn nvswitch(nodes: u32) -> Cluster {
     cluster
 }
 
+/// Eight GPUs below two PCIe switches.
+pub fn pcie_box() -> Cluster {
+    let mut cluster = nvswitch(1);
+    cluster.fabric.topology = FabricTopology::Pcie {
+        link_bandwidth: BytesPerSec(26e9),
+        gpus_per_switch: 4,
+        host_bridge_bandwidth: BytesPerSec(22e9),
+    };
+    cluster
+}
+
+/// [`nvswitch`] nodes below an oversubscribed fat tree, four nodes a leaf and one NIC a node.
+pub fn fat_tree(nodes: u32) -> Cluster {
+    let mut cluster = nvswitch(nodes);
+    let topology = NetworkTopology::FatTree { nodes_per_leaf: 4, oversubscription: 4.0 };
+    cluster.network = Some(Network { topology, ..rails(1) });
+    cluster
+}
+
 pub fn rails(nics_per_node: u32) -> Network {
     Network {
         nic_bandwidth: BytesPerSec(50e9),
@@ -108,7 +130,47 @@ pub fn causal(tokens: u64, shape: Shape) -> Problem {
     Problem { shape, pattern: Pattern::Causal, documents: vec![tokens] }
 }
 
-pub fn plan(schedule: Schedule, problem: &Problem, ranks: u32, options: &Options) -> Plan {
+pub fn build(schedule: Schedule, problem: &Problem, ranks: u32, options: &Options) -> Plan {
     schedule::build(schedule, problem, ranks, options)
         .unwrap_or_else(|e| panic!("{schedule} on {ranks}: {e}"))
+}
+
+/// Bytes of one token of [`transfers`].
+pub const TOKEN: u64 = 256;
+
+/// A plan of nothing but transfers `(from, to, tokens)` of [`TOKEN`] bytes each, all free to start at once: every rank
+/// posts its sends and receives in this order, each on a lane of its own.
+pub fn transfers(ranks: u32, moves: &[(u32, u32, u64)], over: plan::Transport) -> Plan {
+    let tokens = moves.iter().map(|m| m.2).max().unwrap();
+    let problem = causal(tokens * u64::from(ranks), shape(1, HEAD_DIM));
+    let documents = Documents::single(tokens * u64::from(ranks));
+    let layout = Layout::new(LayoutKind::Contiguous, ranks, documents).unwrap();
+    let mut b = PlanBuilder::new("transfers".into(), Pass::Forward, &problem, layout, over);
+    let mut lanes = vec![0; ranks as usize];
+    let mut lane = |rank: u32| {
+        lanes[rank as usize] += 1;
+        Lane::comm(lanes[rank as usize] - 1)
+    };
+    for &(from, to, tokens) in moves {
+        let block = b.block(&[Slots { rank: from, from: 0, to: tokens }], true);
+        let message = b.message(from, to, Tensor::KeyValue, block);
+        let (source, target) =
+            (b.input(from, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
+        b.push(from, lane(from), 0, 0, OpKind::Send { message, buffer: source });
+        b.push(to, lane(to), 0, 0, OpKind::Recv { message, buffer: target });
+    }
+    b.finish()
+}
+
+/// When each message of a plan began to move and when it had arrived, in picoseconds.
+pub fn arrivals(plan: &Plan, cluster: &Cluster) -> Vec<(u64, u64)> {
+    let timeline = simulate(plan, cluster, &SimOptions::default()).unwrap();
+    let mut out = vec![None; plan.messages.len()];
+    for span in timeline.spans.iter().filter(|s| s.kind.is_transfer()) {
+        let op = &plan.programs[span.rank as usize].ops[span.op as usize];
+        let message = op.kind.message().unwrap() as usize;
+        let times = (span.start.0, span.end.0);
+        assert!(*out[message].get_or_insert(times) == times, "both sides move together");
+    }
+    out.into_iter().map(Option::unwrap).collect()
 }

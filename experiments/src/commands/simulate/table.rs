@@ -121,7 +121,9 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
             seconds(rows[0].makespan_s * setup.model.layers as f64),
             rows[0].schedule
         ),
-        "bound: what balance alone allows over ring; bubble: share of GPU time not computing".into(),
+        "vs ring, vs 1 GPU: speed-up; bound: what balance alone allows over ring, at equal kernel rates"
+            .into(),
+        "bubble: share of the GPUs' time in which they do not compute".into(),
         "exposed comm.: time a rank stands still for a transfer, on the worst rank".into(),
         "memory: attention buffers of one layer on the largest rank, without weights and other activations"
             .into(),
@@ -142,7 +144,7 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
 }
 
 fn seconds(s: f64) -> String {
-    SimTime::from_secs_f64(s).to_string()
+    if s == 0.0 { "0".into() } else { SimTime::from_secs_f64(s).to_string() }
 }
 
 fn times(ratio: Option<f64>) -> String {

@@ -1,0 +1,191 @@
+use cudarc::driver::{CudaStream, DeviceRepr};
+
+use super::launch::{ERROR, Launch, SCRATCH_WORDS, int, nanoseconds, ready_limit};
+use super::maps::Maps;
+use super::pack::Pack;
+use super::{Device, GpuError};
+use crate::abi::{ForwardArgs, TileRange};
+use crate::spec::{Dims, Dtype, ForwardSpec, WorkOrder};
+use crate::tiles::{key_ranges, longest_first};
+use crate::variant::{Kernel, KeyTile};
+
+#[expect(unsafe_code, reason = "a plain C struct of integers, floats and device addresses")]
+unsafe impl DeviceRepr for ForwardArgs {}
+
+/// A forward launch whose mask, tile ranges and tensor maps lie on the device, ready to be repeated.
+#[derive(Debug)]
+pub struct Forward {
+    launch: Launch,
+    args: ForwardArgs,
+}
+
+impl Forward {
+    /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
+    pub fn prepare(device: &Device, spec: &ForwardSpec<'_>) -> Result<Self, GpuError> {
+        spec.validate()?;
+        let kernel = Kernel::forward(device.target(), spec.dims.dtype, spec.dims.head_dim, key_tile(spec));
+        let ranges: Vec<Vec<TileRange>> = spec
+            .segments
+            .iter()
+            .map(|segment| key_ranges(spec.mask, kernel.tile_q, segment.positions, kernel.tile_kv))
+            .collect();
+        let tiles = spec.q_len().div_ceil(kernel.tile_q);
+        let visits = |tile: usize| ranges.iter().map(|range| range[tile].last - range[tile].first).sum();
+        let work: Vec<i32> = (0..tiles).map(visits).collect();
+
+        let mut pack = Pack::new();
+        // At offset 0: a launch zeroes the first bytes of its tables.
+        pack.zeros(SCRATCH_WORDS);
+        let (lo, hi) = (pack.push(spec.mask.lo), pack.push(spec.mask.hi));
+        let order = pack.push(&longest_first(&work));
+        let maps = Maps { boxes: kernel.boxes, dims: spec.dims };
+        let q_map = maps.queries(&mut pack, spec.q, spec.q_len())?;
+        let mut segments = Vec::new();
+        for (segment, range) in spec.segments.iter().zip(&ranges) {
+            segments.push(maps.segment(&mut pack, segment, range)?);
+        }
+        let (tables, segments) = pack.upload(device.context(), segments)?;
+        let at = |offset: usize| tables.ptr() + offset as u64;
+        let args = ForwardArgs {
+            q_map: q_map.map_or(0, at),
+            q_lo: at(lo),
+            q_hi: at(hi),
+            order: at(order),
+            segments,
+            error: at(ERROR),
+            work_counter: at(0),
+            head_section: int(head_section(spec, tiles, device.multiprocessors() as usize)),
+            ..arguments(spec)
+        };
+        let grid = [tiles, spec.dims.heads, spec.dims.batch];
+        let limits = (SCRATCH_WORDS, ready_limit(&spec.segments));
+        let launch = Launch::new(device, kernel, grid, tables, limits)?;
+        Ok(Self { launch, args })
+    }
+
+    /// Puts the launch on `stream`.
+    ///
+    /// The tensors of the spec, and this value, must stay alive until the stream has run it.
+    pub fn launch(&self, stream: &CudaStream) -> Result<(), GpuError> {
+        self.launch.run(&self.args, stream)
+    }
+
+    /// Waits for the device; an error where a segment's ready flag did not come in time.
+    pub fn check_ready(&self) -> Result<(), GpuError> {
+        self.launch.check_ready()
+    }
+
+    /// The kernel that runs.
+    pub fn kernel(&self) -> &Kernel {
+        &self.launch.kernel
+    }
+}
+
+/// The arguments that the spec alone gives.
+fn arguments(spec: &ForwardSpec<'_>) -> ForwardArgs {
+    let mut args = ForwardArgs {
+        q: spec.q.ptr,
+        q_stride: spec.q.strides,
+        segment_count: int(spec.segments.len()),
+        batch: int(spec.dims.batch),
+        q_len: int(spec.q_len()),
+        heads: int(spec.dims.heads),
+        kv_heads: int(spec.dims.kv_heads),
+        scale: spec.scale,
+        carry_in: i32::from(spec.carry.read),
+        carry_out: i32::from(spec.carry.write),
+        spin_limit: nanoseconds(ready_limit(&spec.segments)),
+        segment_major: i32::from(spec.order == WorkOrder::SegmentMajor),
+        ..ForwardArgs::default()
+    };
+    if let Some(state) = spec.carry.state {
+        (args.acc_o, args.acc_stride, args.acc_m, args.acc_l) =
+            (state.o.ptr, state.o.strides, state.m, state.l);
+    }
+    if let Some(output) = spec.output {
+        (args.o, args.o_stride, args.lse) = (output.o.ptr, output.o.strides, output.lse);
+    }
+    args
+}
+
+/// Wide where at least nine tenths of the tiles of 128 x 128 are visited, or where there are 32Ki keys or more.
+fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
+    const TILE: usize = 128;
+    const LONG: usize = 32 << 10;
+    let (mut visited, mut all, mut keys) = (0, 0, 0);
+    for segment in &spec.segments {
+        let ranges = key_ranges(spec.mask, TILE, segment.positions, TILE);
+        visited += ranges.iter().map(|range| (range.last - range.first) as usize).sum::<usize>();
+        all += ranges.len() * segment.positions.len().div_ceil(TILE);
+        keys += segment.positions.len();
+    }
+    if visited * 10 >= all * 9 || keys >= LONG { KeyTile::Wide } else { KeyTile::Narrow }
+}
+
+/// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at
+/// least four query tiles a multiprocessor, and sections of equal size; a multiple of the heads of a group.
+fn head_section(spec: &ForwardSpec<'_>, tiles: usize, multiprocessors: usize) -> usize {
+    const L2_BUDGET: usize = 64 << 20;
+    let Dims { heads, kv_heads, batch, head_dim, .. } = spec.dims;
+    let keys: usize = spec.segments.iter().map(|segment| segment.positions.len()).sum();
+    let (group, all) = (heads / kv_heads, heads * batch);
+    let kv_head_bytes = 2 * keys * head_dim.elements() * Dtype::BYTES as usize;
+    let cached = L2_BUDGET / kv_head_bytes * group;
+    let wanted = cached.max((4 * multiprocessors).div_ceil(tiles)).clamp(group, all);
+    let sections = all.div_ceil(wanted);
+    all.div_ceil(sections).next_multiple_of(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Strides;
+    use crate::spec::{Carry, HeadDim, KeySegment, Tensor};
+    use crate::tiles::Intervals;
+
+    fn with_spec<R>(
+        len: usize,
+        heads: usize,
+        kv_heads: usize,
+        hi: &[i32],
+        run: impl Fn(&ForwardSpec<'_>) -> R,
+    ) -> R {
+        let positions: Vec<i32> = (0..).take(len).collect();
+        let lo = vec![0; len];
+        let strides = Strides::dense(len, heads, 128);
+        let segment = KeySegment { k: 16, v: 16, strides, positions: &positions, ready: None };
+        run(&ForwardSpec {
+            dims: Dims { dtype: Dtype::Bf16, head_dim: HeadDim::D128, heads, kv_heads, batch: 1 },
+            scale: 1.0,
+            q: Tensor { ptr: 16, strides },
+            mask: Intervals { lo: &lo, hi },
+            segments: vec![segment],
+            order: WorkOrder::QueryMajor,
+            carry: Carry::default(),
+            output: None,
+        })
+    }
+
+    #[test]
+    fn short_causal_tiles_are_narrow() {
+        let causal = |len: usize| (0..).take(len).collect::<Vec<i32>>();
+        assert_eq!(with_spec(2048, 1, 1, &causal(2048), key_tile), KeyTile::Narrow);
+        assert_eq!(with_spec(32768, 1, 1, &causal(32768), key_tile), KeyTile::Wide);
+        assert_eq!(with_spec(2048, 1, 1, &[4095; 2048], key_tile), KeyTile::Wide);
+    }
+
+    #[test]
+    fn sections_are_whole_groups_that_fit_the_cache() {
+        let section = |len: usize, heads, kv_heads| {
+            with_spec(len, heads, kv_heads, &vec![0; len], |spec| head_section(spec, len.div_ceil(128), 132))
+        };
+        // 1 MiB of keys and values a head: all 16 fit.
+        assert_eq!(section(2048, 16, 16), 16);
+        // 8 MiB a head: 8 fit, two sections of 8.
+        assert_eq!(section(16384, 16, 16), 8);
+        // 32 MiB a head: 2 fit, and 2 x 512 tiles are enough.
+        assert_eq!(section(65536, 16, 16), 2);
+        // Groups of 4 stay together even where one kv head is more than fits.
+        assert_eq!(section(262_144, 8, 2), 4);
+    }
+}

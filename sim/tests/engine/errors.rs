@@ -1,0 +1,97 @@
+//! What cannot be simulated ends with an error that says what to do.
+
+use ringlab_sim::engine::{Discard, Machine, SimError, SimOptions, simulate, simulate_with};
+use ringlab_sim::plan::{NO_OP, Plan};
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::{Options, Schedule};
+use ringlab_sim::topology::TopologyError;
+use ringlab_sim::units::{BytesPerSec, FlopsPerSec, SimTime};
+
+use crate::support;
+
+fn ring(ranks: u32) -> Plan {
+    let problem = support::causal(8 * u64::from(ranks), support::shape(1, support::HEAD_DIM));
+    support::build(Schedule::Ring, &problem, ranks, &Options::new(Pass::Forward))
+}
+
+fn refusal(plan: &Plan) -> SimError {
+    simulate(plan, &support::ideal(plan.ranks()), &SimOptions::default()).unwrap_err()
+}
+
+#[test]
+fn more_ranks_than_gpus() {
+    let error = simulate(&ring(9), &support::nvswitch(1), &SimOptions::default()).unwrap_err();
+    assert!(matches!(error, SimError::Topology(TopologyError::TooManyRanks { ranks: 9, gpus: 8, .. })));
+    assert!(error.to_string().contains("more nodes"), "{error}");
+    let mut small = Machine::new(&support::ideal(8), 4, &SimOptions::default()).unwrap();
+    assert_eq!(
+        simulate_with(&ring(5), &mut small, &mut Discard),
+        Err(SimError::TooManyRanks { ranks: 5, prepared: 4 })
+    );
+    assert!(simulate_with(&ring(3), &mut small, &mut Discard).is_ok(), "fewer are fine");
+}
+
+#[test]
+fn a_kernel_that_the_cluster_lacks() {
+    let mut cluster = support::ideal(2);
+    cluster.kernels.retain(|row| row.pass == Pass::Backward);
+    assert!(matches!(simulate(&ring(2), &cluster, &SimOptions::default()), Err(SimError::Kernel(_))));
+}
+
+#[test]
+fn a_receive_without_its_send_hangs() {
+    let mut plan = ring(3);
+    let lost = plan.programs[1].ops.iter().rposition(|op| op.kind.message().is_some()).unwrap();
+    let carried = plan.programs[1].ops.remove(lost);
+    for op in plan.programs[1].ops.iter_mut().flat_map(|op| &mut op.waits).filter(|w| **w != NO_OP) {
+        *op -= u32::from(*op > lost as u32);
+    }
+    let error = refusal(&plan);
+    let SimError::Hangs { what, left, .. } = &error else { panic!("{error} without {carried:?}") };
+    assert!(*left > 0 && ["starts", "meets its other side"].contains(what));
+    assert!(error.to_string().contains("ringlab check"));
+}
+
+#[test]
+fn operations_that_wait_for_each_other_hang() {
+    let mut plan = ring(2);
+    let ops = &mut plan.programs[0].ops;
+    // The first attention call waits for the receive, and that for the call.
+    let call = ops.iter().position(|op| op.lane.is_compute()).unwrap();
+    let transfer = ops.iter().position(|op| !op.lane.is_compute()).unwrap();
+    let lane = usize::from(ops[transfer].lane.0);
+    ops[call].waits[lane] = transfer as u32;
+    ops[transfer].waits[0] = call as u32;
+    assert!(matches!(refusal(&plan), SimError::Hangs { rank: 0, what: "starts", .. }));
+}
+
+#[test]
+fn plans_that_speak_of_what_they_do_not_have() {
+    let mut plan = ring(2);
+    plan.programs[1].ops[0].waits[0] = 1000;
+    assert!(matches!(refusal(&plan), SimError::Malformed { rank: 1, op: 0, .. }));
+    let mut plan = ring(2);
+    plan.programs[0].ops[0].lane.0 = 6;
+    assert!(matches!(refusal(&plan), SimError::Malformed { rank: 0, op: 0, .. }));
+    let mut plan = ring(2);
+    plan.messages.clear();
+    assert!(matches!(refusal(&plan), SimError::Malformed { .. }));
+}
+
+#[test]
+fn rates_of_zero_never_end() {
+    let mut stopped = support::ideal(2);
+    stopped.kernels.iter_mut().for_each(|row| row.rate = FlopsPerSec(0.0));
+    let never = SimError::NeverEnds { after: SimTime::ZERO };
+    assert_eq!(simulate(&ring(2), &stopped, &SimOptions::default()), Err(never));
+    let mut cut = support::ideal(2);
+    cut.fabric.copy.bandwidth = BytesPerSec(0.0);
+    assert!(matches!(simulate(&ring(2), &cut, &SimOptions::default()), Err(SimError::NeverEnds { .. })));
+}
+
+#[test]
+fn one_rank_needs_no_link() {
+    let plan = ring(1);
+    let timeline = simulate(&plan, &support::ideal(1), &SimOptions::default()).unwrap();
+    assert_eq!(timeline.makespan, SimTime(8 * 9 / 2));
+}
