@@ -294,8 +294,7 @@ impl OpKind {
                 f(state, update(init));
             }
             Self::AttendBackward { q, delta, kv, dq, dkv, init_dq, init_dkv, .. } => {
-                f(delta, Read);
-                q.iter().chain(kv.iter()).for_each(|b| f(b, Read));
+                q.iter().chain([delta]).chain(kv.iter()).for_each(|b| f(b, Read));
                 f(dq, update(init_dq));
                 dkv.iter().for_each(|b| f(b, update(init_dkv)));
             }

@@ -2,7 +2,7 @@
 
 use ringlab_sim::check::{Fault, Violation, prove};
 use ringlab_sim::mask::{Documents, Mask, Pattern};
-use ringlab_sim::plan::{MaskId, NO_OP, Op, OpKind, Plan, Role, Tensor};
+use ringlab_sim::plan::{LANES, MaskId, NO_OP, Op, OpKind, Plan, Role, Tensor};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Route, Schedule};
 use ringlab_sim::timeline::SpanKind;
@@ -66,7 +66,7 @@ fn gradients_that_grow_without_bound() {
     for _ in 0..60 {
         for (from, into) in [(into, from), (from, into)] {
             let sum =
-                Op { kind: OpKind::Accumulate { from, into }, waits: [NO_OP; 6], ..plan.programs[3].ops[op] };
+                Op { kind: OpKind::Accumulate { from, into }, waits: [NO_OP; LANES], ..plan.programs[3].ops[op] };
             plan.programs[3].ops.push(sum);
         }
     }

@@ -1,7 +1,7 @@
 //! What cannot be simulated ends with an error that says what to do.
 
 use ringlab_sim::engine::{Discard, Machine, SimError, SimOptions, simulate, simulate_with};
-use ringlab_sim::plan::{NO_OP, Plan};
+use ringlab_sim::plan::{LANES, NO_OP, Plan};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Schedule};
 use ringlab_sim::topology::TopologyError;
