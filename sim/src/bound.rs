@@ -13,7 +13,7 @@ use crate::units::{BytesPerSec, FlopsPerSec};
 /// | schedule | in blocks of c x c, a head | limit of the balance |
 /// |---|---|---|
 /// | ring, all-gather | P - 1/2 | P/(2P-1) |
-/// | zigzag, all-gather zigzag, double ring, Ulysses, USP | P/2 | 1 |
+/// | zigzag, all-gather zigzag, double ring, Ulysses, Megatron-SP, USP | P/2 | 1 |
 /// | striped, block b | P/2 (1 + b/c) and less than that | 1 |
 /// | DistFlashAttn, P even | P/2 + 1/2 | P/(P+1) |
 /// | DistFlashAttn, P odd | P/2 | 1 |
@@ -37,7 +37,7 @@ pub fn critical_pairs(schedule: Schedule, ranks: u32, c: u64) -> u128 {
             let (u, r) = grid.map_or((1, p), |(u, r)| (u128::from(u), u128::from(r)));
             r * zigzag(r, u * c)
         }
-        Schedule::Ulysses => p * c * (p * c + 1) / 2,
+        Schedule::Ulysses | Schedule::MegatronSp => p * c * (p * c + 1) / 2,
     }
 }
 
@@ -168,6 +168,7 @@ mod tests {
                 (Schedule::Striped { block: 1 }, 1.0),
                 (Schedule::DistFlash, helpers),
                 (Schedule::Ulysses, 1.0),
+                (Schedule::MegatronSp, 1.0),
                 (Schedule::AllGather { zigzag: false }, q / (2.0 * q - 1.0)),
                 (Schedule::AllGather { zigzag: true }, 1.0),
                 (Schedule::DoubleRing { window: None, rail: false }, 1.0),

@@ -256,6 +256,8 @@ pub enum OpKind {
         /// Written.
         out: Buf,
     },
+    /// Dense work around attention, where ranks that divide the heads meet.
+    Project(Projection),
     /// Sends a message's block out of a buffer.
     Send {
         /// Which message.
@@ -270,6 +272,68 @@ pub enum OpKind {
         /// Overwritten.
         buffer: Buf,
     },
+}
+
+/// A projection of a rank's own heads. Its time is not attention's, and is not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Projection {
+    /// q, k and v from the layer's input.
+    Inputs {
+        /// Together hold the input of `hidden`.
+        input: Bufs,
+        /// Tokens, with all heads.
+        hidden: BlockId,
+        /// Written: q of `q_block`.
+        q: Buf,
+        /// Tokens of `hidden` with the rank's query heads.
+        q_block: BlockId,
+        /// Written: k and v of `kv_block`.
+        kv: Buf,
+        /// The same tokens with the rank's kv heads.
+        kv_block: BlockId,
+    },
+    /// The rank's part of the layer's output, from o.
+    Output {
+        /// o and lse of the rank's heads.
+        out: Buf,
+        /// Written: buffer i is part i of `hidden`, by [`part_of`].
+        parts: Bufs,
+        /// Tokens, with all heads.
+        hidden: BlockId,
+    },
+    /// The rank's part of the gradient of the layer's input.
+    Gradients {
+        /// dq of the rank's heads.
+        dq: Buf,
+        /// dk and dv of them, by the same attention call.
+        dkv: Buf,
+        /// Written: buffer i is part i of `hidden`, by [`part_of`].
+        parts: Bufs,
+        /// Tokens, with all heads.
+        hidden: BlockId,
+    },
+}
+
+impl Projection {
+    fn accesses(&self, mut f: impl FnMut(Buf, Access)) {
+        use Access::{Read, Write};
+        match *self {
+            Self::Inputs { input, q, kv, .. } => {
+                input.iter().for_each(|b| f(b, Read));
+                f(q, Write);
+                f(kv, Write);
+            }
+            Self::Output { out, parts, .. } => {
+                f(out, Read);
+                parts.iter().for_each(|b| f(b, Write));
+            }
+            Self::Gradients { dq, dkv, parts, .. } => {
+                f(dq, Read);
+                f(dkv, Read);
+                parts.iter().for_each(|b| f(b, Write));
+            }
+        }
+    }
 }
 
 /// How an operation touches a buffer.
@@ -310,6 +374,7 @@ impl OpKind {
                 f(state, Read);
                 f(out, Write);
             }
+            Self::Project(projection) => projection.accesses(f),
             Self::Send { buffer, .. } => buffer.iter().for_each(|b| f(b, Read)),
             Self::Recv { buffer, .. } => f(buffer, Write),
         }

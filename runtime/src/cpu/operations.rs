@@ -16,7 +16,7 @@ use super::state;
 /// What an attention call reads of its keys.
 const KEYS: &[Part] = &[Part::Key, Part::Value];
 
-fn not_held(buffer: Buf) -> Cause {
+pub(super) fn not_held(buffer: Buf) -> Cause {
     Cause::NotHeld { buffer: buffer.0 }
 }
 
@@ -32,7 +32,12 @@ impl Runner<'_> {
         Some(Call { shape: &plan.shape, q, kv, mask }).filter(Call::has_kv_heads)
     }
 
-    fn operand<'k>(&'k self, bufs: Bufs, region: &'k Region, parts: &[Part]) -> Result<Operand<'k>, Cause> {
+    pub(super) fn operand<'k>(
+        &'k self,
+        bufs: Bufs,
+        region: &'k Region,
+        parts: &[Part],
+    ) -> Result<Operand<'k>, Cause> {
         let buffers = bufs.iter().map(|buf| self.memory.any(buf)).collect::<Result<Vec<_>, _>>()?;
         let unknown = buffers.iter().position(|b| b.tensor().parts().iter().all(|p| !parts.contains(p)));
         if let Some(i) = unknown {
@@ -102,20 +107,30 @@ impl Runner<'_> {
 
     /// Takes the buffers of dk and dv out of the memory, zeroed for `init` if they start here.
     fn key_gradients(&mut self, bufs: Bufs, init: Option<u32>) -> Result<Vec<Storage>, Cause> {
+        bufs.iter()
+            .enumerate()
+            .map(|(i, buf)| match init {
+                Some(block) => self.zeroed(Tensor::KeyValueGrad, (bufs, i), block),
+                None => self.memory.take(buf, Tensor::KeyValueGrad),
+            })
+            .collect()
+    }
+
+    /// Takes the `i`-th of some buffers out of the memory, zeroed, for its part of a block.
+    pub(super) fn zeroed(
+        &mut self,
+        tensor: Tensor,
+        (bufs, i): (Bufs, usize),
+        block: BlockId,
+    ) -> Result<Storage, Cause> {
         let plan = self.shared.plan;
-        let mut all = Vec::with_capacity(usize::from(bufs.count));
-        for (i, buf) in bufs.iter().enumerate() {
-            let mut storage = self.memory.take(buf, Tensor::KeyValueGrad)?;
-            if let Some(block) = init.map(|id| plan.block(id)) {
-                let slots = part_of(&block.slots, i as u64, u64::from(bufs.count));
-                let region = Region::of_slots(&slots, block.heads, &plan.layout);
-                hold(&mut storage, &Arc::new(region), buf)?;
-                storage.fill(0, 0.0);
-                storage.fill(1, 0.0);
-            }
-            all.push(storage);
-        }
-        Ok(all)
+        let (block, buf) = (plan.block(block), Buf(bufs.first.0 + i as u16));
+        let mut storage = self.memory.take(buf, tensor)?;
+        let slots = part_of(&block.slots, i as u64, u64::from(bufs.count));
+        let region = Region::of_slots(&slots, block.heads, &plan.layout);
+        hold(&mut storage, &Arc::new(region), buf)?;
+        (0..tensor.parts().len()).for_each(|plane| storage.fill(plane, 0.0));
+        Ok(storage)
     }
 
     pub(super) fn preprocess(&mut self, q: Bufs, delta: Buf, block: BlockId) -> Result<(), Cause> {
@@ -145,7 +160,7 @@ impl Runner<'_> {
 
     pub(super) fn accumulate(&mut self, from: Buf, into: Buf) -> Result<(), Cause> {
         let tensor = self.memory.tensor(from)?;
-        let planes = if tensor == Tensor::KeyValueGrad { 2 } else { 1 };
+        let planes = tensor.parts().len();
         self.combine(tensor, from, into, |part, a, total, b| {
             for plane in 0..planes {
                 add_scaled(total.row_mut(plane, b), 1.0, part.row(plane, a));
@@ -219,6 +234,6 @@ impl Runner<'_> {
     }
 }
 
-fn hold(storage: &mut Storage, region: &Arc<Region>, buffer: Buf) -> Result<(), Cause> {
+pub(super) fn hold(storage: &mut Storage, region: &Arc<Region>, buffer: Buf) -> Result<(), Cause> {
     if storage.hold(region) { Ok(()) } else { Err(Cause::TooSmall { buffer: buffer.0 }) }
 }

@@ -141,6 +141,7 @@ impl<'a> Runner<'a> {
             OpKind::Merge { from, into } => self.merge(from, into)?,
             OpKind::Accumulate { from, into } => self.accumulate(from, into)?,
             OpKind::Finish { state, out } => self.finish(state, out)?,
+            OpKind::Project(projection) => self.project(&projection)?,
             OpKind::Send { message, buffer } => bytes = self.send(message, buffer)?,
             OpKind::Recv { message, buffer } => {
                 let block = self.receive(message)?;

@@ -19,7 +19,7 @@ fn others() -> Vec<Schedule> {
 /// Runs the case if the schedule can take it; whether it can.
 fn check(case: &Case, schedule: Schedule, ranks: u32, options: &Options) -> bool {
     match build(schedule, &case.problem, ranks, options) {
-        Err(BuildError::Heads { .. }) => false,
+        Err(BuildError::Heads { .. } | BuildError::FewHeads { .. }) => false,
         _ => {
             case.check(schedule, ranks, options);
             true

@@ -2,6 +2,8 @@
 //!
 //! Contributions are nodes of a growing graph, so that sending, receiving and adding copy one index.
 
+mod projections;
+
 use super::messages::{Ends, at};
 use super::order::Event;
 use super::regions::{RegionId, Regions, heads_end};
@@ -139,6 +141,7 @@ impl<'a> Machine<'a> {
                 Some(content) => self.write(at, out, content, found),
                 None => self.report_empty(at, state, "a result to normalise".into(), found),
             },
+            OpKind::Project(projection) => self.project(at, &projection, found),
             OpKind::Send { .. } | OpKind::Recv { .. } => {}
         }
     }

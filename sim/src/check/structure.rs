@@ -8,7 +8,7 @@ use super::violation::{Findings, Violation};
 use crate::mask::Mask;
 use crate::plan::{
     Block, BlockId, Buf, Buffer, Bufs, LANES, MaskId, MessageId, NO_OP, Op, OpId, OpKind, Part, Plan,
-    Program, Rank, Role, Slots, Tensor,
+    Program, Projection, Rank, Role, Slots, Tensor,
 };
 use crate::problem::Pass;
 use crate::tokens::TokenSet;
@@ -100,13 +100,15 @@ fn buffer_fault(plan: &Plan, rank: Rank, buffer: &Buffer) -> Option<String> {
         (Role::Saved(block), Pass::Backward) => {
             (block, [Tensor::Query, Tensor::Output, Tensor::KeyValue].as_slice())
         }
-        (Role::Input(block), Pass::Forward) => (block, [Tensor::Query, Tensor::KeyValue].as_slice()),
+        (Role::Input(block), Pass::Forward) => {
+            (block, [Tensor::Query, Tensor::KeyValue, Tensor::Hidden].as_slice())
+        }
         (Role::Input(block), Pass::Backward) => {
             (block, [Tensor::QuerySide, Tensor::KeyValue, Tensor::OutputGrad].as_slice())
         }
-        (Role::Output(block), Pass::Forward) => (block, [Tensor::Output].as_slice()),
+        (Role::Output(block), Pass::Forward) => (block, [Tensor::Output, Tensor::LayerOutput].as_slice()),
         (Role::Output(block), Pass::Backward) => {
-            (block, [Tensor::QueryGrad, Tensor::KeyValueGrad].as_slice())
+            (block, [Tensor::QueryGrad, Tensor::KeyValueGrad, Tensor::HiddenGrad].as_slice())
         }
     };
     if !allowed.contains(&buffer.tensor) {
@@ -119,6 +121,10 @@ fn buffer_fault(plan: &Plan, rank: Rank, buffer: &Buffer) -> Option<String> {
     let foreign = held.slots.iter().find(|s| s.rank != rank);
     if let Some(s) = foreign.filter(|_| !matches!(buffer.role, Role::Saved(_))) {
         return Some(format!("its block has tokens of rank {}", s.rank));
+    }
+    let hidden = matches!(buffer.tensor, Tensor::Hidden | Tensor::LayerOutput | Tensor::HiddenGrad);
+    if hidden && held.heads.count != plan.shape.heads {
+        return Some(format!("its block has not all {} heads", plan.shape.heads));
     }
     let bytes = buffer.tensor.bytes(&plan.shape, held.tokens.len(), held.heads.count);
     (bytes > buffer.bytes)
@@ -200,8 +206,14 @@ fn operand_fault(plan: &Plan, program: &Program, kind: &OpKind) -> Option<String
             .or_else(|| buffer(delta.into(), Delta))
             .or_else(|| queries(block)),
         OpKind::Merge { from, into } => sum_fault(program, from, into, &[State]),
-        OpKind::Accumulate { from, into } => sum_fault(program, from, into, &[QueryGrad, KeyValueGrad]),
+        OpKind::Accumulate { from, into } => sum_fault(
+            program,
+            from,
+            into,
+            &[QueryGrad, KeyValueGrad, Tensor::LayerOutput, Tensor::HiddenGrad],
+        ),
         OpKind::Finish { state, out } => buffer(state.into(), State).or_else(|| buffer(out.into(), Output)),
+        OpKind::Project(projection) => projection_fault(plan, program, &projection),
         OpKind::Send { message, buffer: b } => transfer_fault(plan, program, message, b),
         OpKind::Recv { message, buffer: b } => transfer_fault(plan, program, message, b.into()),
     }
@@ -217,10 +229,38 @@ fn transfer_fault(plan: &Plan, program: &Program, message: MessageId, bufs: Bufs
     let Some(message) = plan.messages.get(message as usize) else {
         return Some(format!("there is no message {message}"));
     };
-    let sums = matches!(message.tensor, Tensor::State | Tensor::QueryGrad | Tensor::KeyValueGrad);
-    let several =
-        (sums && bufs.count > 1).then(|| format!("{:?} is sent from several buffers", message.tensor));
+    let several = (message.tensor.is_sum() && bufs.count > 1)
+        .then(|| format!("{:?} is sent from several buffers", message.tensor));
     several.or_else(|| buffers_fault(program, bufs, message.tensor))
+}
+
+fn projection_fault(plan: &Plan, program: &Program, projection: &Projection) -> Option<String> {
+    use Tensor::{Hidden, HiddenGrad, KeyValue, KeyValueGrad, LayerOutput, Output, Query, QueryGrad};
+    let buffer = |bufs: Bufs, tensor| buffers_fault(program, bufs, tensor);
+    let (heads, kv_heads) = (plan.shape.heads, plan.shape.kv_heads);
+    let all_heads = |id: BlockId| {
+        block_use_fault(plan, id, heads).or_else(|| {
+            (plan.block(id).heads.count != heads).then(|| format!("block {id} has not all {heads} heads"))
+        })
+    };
+    match *projection {
+        Projection::Inputs { input, hidden, q, q_block, kv, kv_block } => buffer(input, Hidden)
+            .or_else(|| buffer(q.into(), Query).or_else(|| buffer(kv.into(), KeyValue)))
+            .or_else(|| all_heads(hidden))
+            .or_else(|| {
+                block_use_fault(plan, q_block, heads).or_else(|| block_use_fault(plan, kv_block, kv_heads))
+            })
+            .or_else(|| {
+                (plan.block(q_block).slots != plan.block(kv_block).slots)
+                    .then(|| format!("blocks {q_block} and {kv_block} have different tokens"))
+            }),
+        Projection::Output { out, parts, hidden } => buffer(out.into(), Output)
+            .or_else(|| buffer(parts, LayerOutput))
+            .or_else(|| all_heads(hidden).or_else(|| parts_of_block_fault(plan, hidden, parts.count))),
+        Projection::Gradients { dq, dkv, parts, hidden } => buffer(dq.into(), QueryGrad)
+            .or_else(|| buffer(dkv.into(), KeyValueGrad).or_else(|| buffer(parts, HiddenGrad)))
+            .or_else(|| all_heads(hidden).or_else(|| parts_of_block_fault(plan, hidden, parts.count))),
+    }
 }
 
 /// Whether a block can be cut into so many parts.

@@ -27,6 +27,15 @@ pub enum Tensor {
     QueryGrad,
     /// dk and dv, fp32.
     KeyValueGrad,
+    /// The layer's input x, as wide as all query heads. On the CPU q stands for x; k and v, which follow from x, go along
+    /// for nothing.
+    Hidden,
+    /// A rank's part of the layer's output, of all heads' width, to be summed up over the ranks. On the CPU the output
+    /// projection is the identity: o at the rank's own heads and 0 at the others. lse goes along for nothing.
+    LayerOutput,
+    /// A rank's part of the gradient of x, to be summed up over the ranks. On the CPU dq stands for it; dk and dv go along
+    /// for nothing.
+    HiddenGrad,
 }
 
 /// One array of a tensor.
@@ -58,21 +67,41 @@ pub enum Part {
     KeyGrad,
     /// dv.
     ValueGrad,
+    /// dq in the element type, in place of the gradient of x.
+    HiddenGrad,
+    /// The k of each query head, of no bytes.
+    CarriedKey,
+    /// The v of each query head, of no bytes.
+    CarriedValue,
+    /// lse, of no bytes.
+    CarriedLse,
+    /// dk of each kv head, at the first of its query heads, of no bytes.
+    CarriedKeyGrad,
+    /// dv, likewise.
+    CarriedValueGrad,
 }
 
 impl Part {
     /// Numbers a token and head: the head dimension, or one.
     pub fn width(self, shape: &Shape) -> u64 {
         match self {
-            Self::Lse | Self::Max | Self::Denominator | Self::Delta => 1,
+            Self::Lse | Self::CarriedLse | Self::Max | Self::Denominator | Self::Delta => 1,
             _ => u64::from(shape.head_dim),
         }
     }
 
-    /// Size of one of its numbers: the problem's element type for tensors of the model, else fp32.
+    /// Size of one of its numbers: the problem's element type for tensors of the model, none for what is carried along to
+    /// stand for something that is computed, else fp32.
     pub fn element_bytes(self, shape: &Shape) -> u64 {
         match self {
-            Self::Query | Self::Key | Self::Value | Self::Output | Self::OutputGrad => shape.dtype.size().0,
+            Self::Query | Self::Key | Self::Value | Self::Output | Self::OutputGrad | Self::HiddenGrad => {
+                shape.dtype.size().0
+            }
+            Self::CarriedKey
+            | Self::CarriedValue
+            | Self::CarriedLse
+            | Self::CarriedKeyGrad
+            | Self::CarriedValueGrad => 0,
             _ => 4,
         }
     }
@@ -91,7 +120,28 @@ impl Tensor {
             Self::Delta => &[Part::Delta],
             Self::QueryGrad => &[Part::QueryGrad],
             Self::KeyValueGrad => &[Part::KeyGrad, Part::ValueGrad],
+            Self::Hidden => &[Part::Query, Part::CarriedKey, Part::CarriedValue],
+            Self::LayerOutput => &[Part::Output, Part::CarriedLse],
+            Self::HiddenGrad => &[Part::HiddenGrad, Part::CarriedKeyGrad, Part::CarriedValueGrad],
         }
+    }
+
+    /// Whether it holds this result: o, dq, or dk and dv.
+    pub fn holds(self, result: Self) -> bool {
+        self == result
+            || match self {
+                Self::LayerOutput => result == Self::Output,
+                Self::HiddenGrad => matches!(result, Self::QueryGrad | Self::KeyValueGrad),
+                _ => false,
+            }
+    }
+
+    /// Whether it is added to, and so must lie in one buffer when it is sent.
+    pub fn is_sum(self) -> bool {
+        !matches!(
+            self,
+            Self::Query | Self::KeyValue | Self::QuerySide | Self::OutputGrad | Self::Delta | Self::Hidden
+        )
     }
 
     /// Whether its heads are kv heads.

@@ -5,9 +5,10 @@
 //! or query heads of one group: u divides the kv heads K, or K divides u; then u/K members get a copy of each kv head,
 //! and their shares of its dk and dv are summed up at home, in fp32.
 
+use super::saved::Saved;
 use super::step::Channel;
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, Bufs, Heads, MessageId, OpKind, Rank, Tensor, Transport};
+use crate::plan::{BlockId, Buf, Bufs, Heads, MessageId, OpKind, Rank, Tensor};
 use crate::problem::Shape;
 
 /// A way to share `ranks = ulysses x ring` out over heads and tokens.
@@ -112,6 +113,12 @@ impl HeadGroups {
         Bufs { first: bufs[0], count: bufs.len() as u16 }
     }
 
+    /// What the forward left on rank r for the backward, with room for do.
+    pub fn saved(&self, b: &mut PlanBuilder, r: Rank) -> Saved {
+        let blocks = (self.of(r).q_block, self.of(r).kv_block);
+        Saved::new(b, r, blocks, |b| self.allocate(b, r, Tensor::OutputGrad))
+    }
+
     /// The first all-to-all: every member's own tokens of `tensor` to all others, cut by heads. `bufs` as
     /// [`HeadGroups::allocate`] made them.
     pub fn gather(&self, b: &mut PlanBuilder, step: u32, tensor: Tensor, bufs: &[Bufs]) {
@@ -190,37 +197,6 @@ impl HeadGroups {
     }
 }
 
-/// What a rank has for the backward: what its forward left, cut by heads, and do, which is still to be exchanged. q, o
-/// and do lie in neighbouring buffers.
-pub(super) struct Saved {
-    q: Buf,
-    out: Buf,
-    /// do, as [`HeadGroups::allocate`] made it.
-    pub d_o: Bufs,
-    /// k and v.
-    pub kv: Buf,
-}
-
-impl Saved {
-    pub fn allocate(b: &mut PlanBuilder, groups: &HeadGroups, r: Rank) -> Self {
-        let me = groups.of(r);
-        let kv = b.saved(r, Tensor::KeyValue, me.kv_block);
-        let q = b.saved(r, Tensor::Query, me.q_block);
-        let out = b.saved(r, Tensor::Output, me.q_block);
-        Self { q, out, d_o: groups.allocate(b, r, Tensor::OutputGrad), kv }
-    }
-
-    /// q, lse and do.
-    pub fn queries(&self) -> Bufs {
-        Bufs { first: self.q, count: self.d_o.count + 2 }
-    }
-
-    /// o and do.
-    pub fn outputs(&self) -> Bufs {
-        Bufs { first: self.out, count: self.d_o.count + 1 }
-    }
-}
-
 /// The heads of member `index` of `u`: an equal share of the query heads, and the kv heads that they need.
 fn share(shape: &Shape, u: u32, index: u32, kv_side: bool) -> Heads {
     let count = shape.heads / u;
@@ -230,11 +206,6 @@ fn share(shape: &Shape, u: u32, index: u32, kv_side: bool) -> Heads {
     } else {
         Heads { first, count }
     }
-}
-
-/// The lanes of an all-to-all.
-pub(super) fn channel(transport: Transport) -> Channel {
-    Channel::new(transport, 0)
 }
 
 #[cfg(test)]

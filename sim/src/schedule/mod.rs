@@ -7,10 +7,12 @@ mod dist_flash;
 mod double_ring;
 mod heads;
 mod kv_ring;
+mod megatron_sp;
 mod name;
 mod ring;
 mod ring_backward;
 mod ring_forward;
+mod saved;
 mod step;
 mod striped;
 mod tour;
@@ -100,6 +102,16 @@ pub enum BuildError {
         shape: Shape,
         /// Ranks that would divide the heads.
         degree: u32,
+        /// All ranks.
+        ranks: u32,
+    },
+    /// Fewer heads than ranks that divide them.
+    #[error("{schedule} gives every rank a head; {heads} heads serve at most {heads} ranks, not {ranks}")]
+    FewHeads {
+        /// The schedule.
+        schedule: Schedule,
+        /// Query heads.
+        heads: u32,
         /// All ranks.
         ranks: u32,
     },
@@ -204,6 +216,7 @@ pub fn build(
             Ok(double_ring::build(problem, layout, options, (schedule, window, rail)))
         }
         Schedule::Usp { across, .. } => Ok(usp::build(problem, layout, options, (schedule, across))),
+        Schedule::MegatronSp => Ok(megatron_sp::build(problem, layout, options)),
         Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
     }
 }
@@ -224,6 +237,9 @@ fn check_ranks(schedule: Schedule, ranks: u32) -> Result<(), BuildError> {
 /// Whether the heads can be shared out among the ranks that divide them.
 fn check_heads(schedule: Schedule, shape: &Shape, ranks: u32) -> Result<(), BuildError> {
     let degree = match schedule {
+        Schedule::MegatronSp if shape.heads < ranks => {
+            return Err(BuildError::FewHeads { schedule, heads: shape.heads, ranks });
+        }
         Schedule::Ulysses => ranks,
         Schedule::Usp { grid: Some((ulysses, _)), .. } => ulysses,
         _ => return Ok(()),

@@ -38,6 +38,8 @@ pub enum Schedule {
         /// place of another.
         rail: bool,
     },
+    /// Megatron's tensor and sequence parallelism, arXiv 2205.05198: heads divided, around it collectives of whole tokens.
+    MegatronSp,
     /// USP (arXiv 2405.07719): Ulysses inside groups, a zigzag ring over them.
     Usp {
         /// Ranks that divide the heads, and ranks of a ring; `None` for the most that divide the heads without copies of
@@ -49,7 +51,7 @@ pub enum Schedule {
 }
 
 /// All schedules as a user names them, with the default options.
-pub const ALL: [Schedule; 9] = [
+pub const ALL: [Schedule; 10] = [
     Schedule::Ring,
     Schedule::Zigzag,
     Schedule::Striped { block: 1 },
@@ -59,6 +61,7 @@ pub const ALL: [Schedule; 9] = [
     Schedule::DoubleRing { window: None, rail: false },
     Schedule::Ulysses,
     Schedule::Usp { grid: None, across: false },
+    Schedule::MegatronSp,
 ];
 
 impl fmt::Display for Schedule {
@@ -77,6 +80,7 @@ impl fmt::Display for Schedule {
                 window.map_or(Ok(()), |w| write!(f, ":{w}"))?;
                 if *rail { write!(f, ":rail") } else { Ok(()) }
             }
+            Self::MegatronSp => write!(f, "megatron-sp"),
             Self::Usp { grid, across } => {
                 write!(f, "usp")?;
                 grid.map_or(Ok(()), |(u, r)| write!(f, ":{u}x{r}"))?;
@@ -91,7 +95,7 @@ impl fmt::Display for Schedule {
 #[error(
     "there is no schedule {name:?}; choose from ring, zigzag, striped, striped:BLOCK, dist-flash, all-gather, \
      all-gather-zigzag, double-ring, double-ring:WINDOW, double-ring:WINDOW:rail, ulysses, usp, \
-     usp:ULYSSESxRING, usp:ULYSSESxRING:across"
+     usp:ULYSSESxRING, usp:ULYSSESxRING:across, megatron-sp"
 )]
 pub struct UnknownSchedule {
     /// What was written.
@@ -114,6 +118,7 @@ impl FromStr for Schedule {
             ("all-gather", None) => Some(Self::AllGather { zigzag: false }),
             ("all-gather-zigzag", None) => Some(Self::AllGather { zigzag: true }),
             ("double-ring", options) => double_ring(options),
+            ("megatron-sp", None) => Some(Self::MegatronSp),
             ("usp", options) => usp(options),
             _ => None,
         };
@@ -177,11 +182,12 @@ impl Schedule {
     /// How the schedule deals out the sequence.
     pub fn layout(self) -> LayoutKind {
         match self {
-            Self::Ring | Self::DistFlash | Self::Ulysses | Self::AllGather { zigzag: false } => {
-                LayoutKind::Contiguous
-            }
-            Self::Zigzag | Self::AllGather { zigzag: true } => LayoutKind::Zigzag,
-            Self::DoubleRing { .. } => LayoutKind::Zigzag,
+            Self::Ring
+            | Self::DistFlash
+            | Self::Ulysses
+            | Self::AllGather { zigzag: false }
+            | Self::MegatronSp => LayoutKind::Contiguous,
+            Self::Zigzag | Self::AllGather { zigzag: true } | Self::DoubleRing { .. } => LayoutKind::Zigzag,
             Self::Striped { block } => LayoutKind::Striped { block },
             Self::Usp { grid, across } => {
                 LayoutKind::Grouped { members: grid.map_or(1, |(ulysses, _)| ulysses), across }

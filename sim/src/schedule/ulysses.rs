@@ -3,8 +3,9 @@
 //! backward, which moves do there and dq, dk and dv back.
 
 use super::Options;
-use super::heads::{HeadGroups, Saved, channel};
-use super::step::classify;
+use super::heads::HeadGroups;
+use super::saved::Saved;
+use super::step::{Channel, classify};
 use super::unused::Unused;
 use crate::layout::Layout;
 use crate::plan::builder::PlanBuilder;
@@ -15,7 +16,7 @@ pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Pla
     let mut b = PlanBuilder::new("ulysses".into(), options.pass, problem, layout, options.transport);
     Unused::ALL.note(&mut b, options);
     let everyone: Vec<Rank> = (0..b.ranks()).collect();
-    let groups = HeadGroups::new(&mut b, channel(options.transport), |_| everyone.clone());
+    let groups = HeadGroups::new(&mut b, Channel::new(options.transport, 0), |_| everyone.clone());
     match options.pass {
         Pass::Forward => forward(&mut b, &groups),
         Pass::Backward => backward(&mut b, &groups),
@@ -44,7 +45,7 @@ fn forward(b: &mut PlanBuilder, groups: &HeadGroups) {
 
 fn backward(b: &mut PlanBuilder, groups: &HeadGroups) {
     let ranks = 0..b.ranks();
-    let saved: Vec<Saved> = ranks.clone().map(|r| Saved::allocate(b, groups, r)).collect();
+    let saved: Vec<Saved> = ranks.clone().map(|r| groups.saved(b, r)).collect();
     let d_o: Vec<Bufs> = saved.iter().map(|s| s.d_o).collect();
     groups.gather(b, 0, Tensor::OutputGrad, &d_o);
     let dq: Vec<Buf> = ranks.clone().map(|r| groups.result(b, r, Tensor::QueryGrad)).collect();

@@ -2,7 +2,9 @@
 //! H/u heads and N/r tokens a rank, and the all-to-all back. The sequence is cut into 2r chunks, not 2P. Groups are
 //! neighbours, which keeps the all-to-all inside a node; or, across, rings are.
 
-use super::heads::{HeadGroups, Saved, channel};
+use super::heads::HeadGroups;
+use super::saved::Saved;
+use super::step::Channel;
 use super::tour::{Gradients, Site, Tour, backward, forward};
 use super::unused::Unused;
 use super::{Options, Schedule};
@@ -21,7 +23,7 @@ pub(super) fn build(
     let mut b = PlanBuilder::new(schedule.to_string(), options.pass, problem, layout, options.transport);
     Unused { prefetch: false, ..Unused::ALL }.note(&mut b, options);
     let grid = Grid::of(&b, across);
-    let groups = HeadGroups::new(&mut b, channel(options.transport), |r| grid.group(grid.place(r).1));
+    let groups = HeadGroups::new(&mut b, Channel::new(options.transport, 0), |r| grid.group(grid.place(r).1));
     let tour = Tour::new((0..grid.ulysses).map(|member| grid.ring(member)).collect(), grid.ring);
     let rule = rule(&mut b, &grid, &groups, problem.pattern);
     match options.pass {
@@ -137,7 +139,7 @@ fn usp_backward(
     rule: &dyn Fn(Rank, Rank) -> (BlockId, BlockId),
 ) {
     let ranks = 0..b.ranks();
-    let saved: Vec<Saved> = ranks.clone().map(|r| Saved::allocate(b, groups, r)).collect();
+    let saved: Vec<Saved> = ranks.clone().map(|r| groups.saved(b, r)).collect();
     let d_o: Vec<Bufs> = saved.iter().map(|s| s.d_o).collect();
     groups.gather(b, 0, Tensor::OutputGrad, &d_o);
     let sites: Vec<Site> =

@@ -114,7 +114,13 @@ fn communicators_in_different_order_on_two_ranks() {
     let (block, own, _) = keys[0];
     let messages = [0, 1].map(|_| b.message(0, 1, Tensor::KeyValue, block));
     for i in [0, 1] {
-        b.push(0, Lane::comm(i), 1, 0, OpKind::Send { message: messages[usize::from(i)], buffer: own.into() });
+        b.push(
+            0,
+            Lane::comm(i),
+            1,
+            0,
+            OpKind::Send { message: messages[usize::from(i)], buffer: own.into() },
+        );
     }
     for i in [1, 0] {
         let buffer = b.scratch(1, Tensor::KeyValue, block);

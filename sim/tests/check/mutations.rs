@@ -1,7 +1,7 @@
 //! Ways to change one thing in a plan.
 
 use ringlab_sim::mask::{Mask, Pattern};
-use ringlab_sim::plan::{Buf, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan};
+use ringlab_sim::plan::{Buf, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan, Projection};
 
 /// What is changed, with numbers that choose where.
 #[derive(Debug, Clone, Copy)]
@@ -213,6 +213,13 @@ fn change_buffer(plan: &mut Plan, rank: usize, op: usize, z: usize) {
             [from, into].into_iter().for_each(set);
         }
         OpKind::Finish { state, out } => [state, out].into_iter().for_each(set),
+        OpKind::Project(projection) => match projection {
+            Projection::Inputs { input, q, kv, .. } => [&mut input.first, q, kv].into_iter().for_each(set),
+            Projection::Output { out, parts, .. } => [out, &mut parts.first].into_iter().for_each(set),
+            Projection::Gradients { dq, dkv, parts, .. } => {
+                [dq, dkv, &mut parts.first].into_iter().for_each(set);
+            }
+        },
         OpKind::Send { buffer, .. } => set(&mut buffer.first),
         OpKind::Recv { buffer, .. } => set(buffer),
     }

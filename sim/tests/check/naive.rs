@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{
-    Access, BlockId, Buf, LANES, MaskId, MessageId, NO_OP, Op, OpKind, Plan, Rank, Role, Tensor,
+    Access, BlockId, Buf, Bufs, LANES, MaskId, MessageId, NO_OP, Op, OpKind, Plan, Projection, Rank, Role,
+    Tensor,
 };
 
 use crate::judge::allows;
@@ -32,8 +33,8 @@ pub type Results = BTreeMap<&'static str, Counts>;
 
 pub fn name(tensor: Tensor) -> &'static str {
     match tensor {
-        Tensor::Output => "o",
-        Tensor::QueryGrad => "dq",
+        Tensor::Output | Tensor::LayerOutput => "o",
+        Tensor::QueryGrad | Tensor::HiddenGrad => "dq",
         _ => "dk and dv",
     }
 }
@@ -139,6 +140,17 @@ fn points(plan: &Plan, block: BlockId) -> BTreeSet<Point> {
     tokens(plan, block).into_iter().flat_map(|x| heads(plan, block).map(move |h| (x, h))).collect()
 }
 
+/// The rows of a tensor of a block: tokens and heads; the gradient of the layer's input has those of dk and dv behind
+/// those of dq.
+fn rows(plan: &Plan, tensor: Tensor, block: BlockId) -> BTreeSet<Point> {
+    let mut rows = points(plan, block);
+    if tensor == Tensor::HiddenGrad {
+        let kv_heads = plan.shape.heads..plan.shape.heads + plan.shape.kv_heads;
+        rows.extend(tokens(plan, block).into_iter().flat_map(|x| kv_heads.clone().map(move |h| (x, h))));
+    }
+    rows
+}
+
 fn tokens(plan: &Plan, block: BlockId) -> Vec<u64> {
     let slots = &plan.block(block).slots;
     slots.iter().flat_map(|s| (s.from..s.to).map(|i| plan.layout.shard(s.rank).position(i))).collect()
@@ -238,11 +250,15 @@ impl Machine<'_> {
         let sender = self.ranks[from].heads[from_queue].as_mut().unwrap();
         sender.moved += 1;
         let sources = sender.running[of(from, sender)].reads.clone();
-        let intact = sources.iter().all(|(buffer, version, _)| self.ranks[from].versions[*buffer] == *version);
+        let intact =
+            sources.iter().all(|(buffer, version, _)| self.ranks[from].versions[*buffer] == *version);
         let held = together(sources.into_iter().map(|(_, _, held)| held));
         let wrong_place = from as Rank != m.from || to as Rank != m.to;
-        let payload =
-            if intact && !wrong_place { restrict(&held, &points(self.plan, m.block)) } else { Held::Garbage };
+        let payload = if intact && !wrong_place {
+            restrict(&held, &rows(self.plan, m.tensor, m.block))
+        } else {
+            Held::Garbage
+        };
         let receiver = self.ranks[to].heads[to_queue].as_mut().unwrap();
         receiver.moved += 1;
         let index = of(to, receiver);
@@ -296,14 +312,16 @@ impl Machine<'_> {
             }
             OpKind::Accumulate { .. } => Some(vec![Held::Result(sum(&counts(reads[0])?, counts(reads[1])?))]),
             OpKind::Finish { .. } => Some(vec![Held::Result(counts(reads[0])?)]),
+            OpKind::Project(projection) => self.project(&projection, &reads),
             OpKind::Send { .. } => Some(Vec::new()),
             OpKind::Recv { .. } => Some(vec![reads[0].clone()]),
         }
     }
 
     fn attend_backward(&self, rank: usize, running: &Running, reads: &[&Held]) -> Option<Vec<Held>> {
-        let OpKind::AttendBackward { q, kv, dkv, q_block, kv_block, dkv_block, mask, init_dq, init_dkv, .. } =
-            self.ops(rank)[running.op].kind
+        let OpKind::AttendBackward {
+            q, kv, dkv, q_block, kv_block, dkv_block, mask, init_dq, init_dkv, ..
+        } = self.ops(rank)[running.op].kind
         else {
             return None;
         };
@@ -338,6 +356,39 @@ impl Machine<'_> {
         })?;
         let dkv = parts.into_iter().map(|(_, held)| Held::Result(held));
         Some([Held::Result(dq)].into_iter().chain(dkv).collect())
+    }
+
+    /// What a projection writes: plain rows, or rows of all heads that are empty but for the heads it has.
+    fn project(&self, projection: &Projection, reads: &[&Held]) -> Option<Vec<Held>> {
+        let spread = |tensor, parts: Bufs, hidden, known: &Counts| -> Option<Vec<Held>> {
+            let shares = self.shares(hidden, usize::from(parts.count))?;
+            let part = |share: Vec<u64>| {
+                let all = rows(self.plan, tensor, hidden).into_iter().filter(|(x, _)| share.contains(x));
+                let row = |p: Point| (p, known.get(&p).cloned().unwrap_or_default());
+                let tokens: BTreeSet<u64> = known.keys().map(|(x, _)| *x).collect();
+                share.iter().all(|x| tokens.contains(x)).then(|| Held::Result(all.map(row).collect()))
+            };
+            shares.into_iter().map(part).collect()
+        };
+        match *projection {
+            Projection::Inputs { hidden, q_block, kv_block, .. } => {
+                self.have(reads, hidden)?;
+                let (queries, all) = (tokens(self.plan, q_block), tokens(self.plan, hidden));
+                let inside =
+                    queries == tokens(self.plan, kv_block) && queries.iter().all(|x| all.contains(x));
+                let written = [q_block, kv_block].map(|block| Held::Data(points(self.plan, block)));
+                inside.then(|| written.to_vec())
+            }
+            Projection::Output { parts, hidden, .. } => {
+                spread(Tensor::LayerOutput, parts, hidden, &counts(reads[0])?)
+            }
+            Projection::Gradients { parts, hidden, .. } => {
+                let (mut known, keys) = (counts(reads[0])?, counts(reads[1])?);
+                let shifted = keys.into_iter().map(|((x, h), row)| ((x, self.plan.shape.heads + h), row));
+                known.extend(shifted);
+                spread(Tensor::HiddenGrad, parts, hidden, &known)
+            }
+        }
     }
 
     /// A block's tokens, whole or owner by owner, each owner's in equal parts.
@@ -393,7 +444,13 @@ impl Machine<'_> {
     }
 
     /// Whether the buffers that were read have all of the block, of each array that is named.
-    fn have_parts(&self, rank: usize, reads: &[(usize, u64, Held)], block: BlockId, names: &[&str]) -> Option<()> {
+    fn have_parts(
+        &self,
+        rank: usize,
+        reads: &[(usize, u64, Held)],
+        block: BlockId,
+        names: &[&str],
+    ) -> Option<()> {
         let tensor = |buffer: usize| self.plan.programs[rank].buffers[buffer].tensor;
         names.iter().try_for_each(|name| {
             let with = reads.iter().filter(|(b, _, _)| arrays(tensor(*b)).contains(name));
@@ -418,16 +475,24 @@ impl Machine<'_> {
             }
             for (i, buffer) in self.plan.programs[r].buffers.iter().enumerate() {
                 match (buffer.role, &rank.buffers[i]) {
-                    (Role::Input(block) | Role::Saved(block), held) if *held != Held::Data(points(self.plan, block)) => {
+                    (Role::Input(block) | Role::Saved(block), held)
+                        if *held != Held::Data(points(self.plan, block)) =>
+                    {
                         return Err(format!("rank {r} buffer {i}: the input is gone"));
                     }
                     (Role::Output(block), held) => {
-                        let part = restrict(held, &points(self.plan, block));
+                        let part = restrict(held, &rows(self.plan, buffer.tensor, block));
                         let Held::Result(part) = part else {
                             return Err(format!("rank {r} buffer {i}: no result"));
                         };
-                        let all = results.entry(name(buffer.tensor)).or_default();
-                        for (point, row) in part {
+                        let query_heads = self.plan.shape.heads;
+                        for ((x, h), row) in part {
+                            let (name, point) = if h < query_heads || buffer.tensor != Tensor::HiddenGrad {
+                                (name(buffer.tensor), (x, h))
+                            } else {
+                                ("dk and dv", (x, h - query_heads))
+                            };
+                            let all = results.entry(name).or_default();
                             if all.insert(point, row).is_some() {
                                 return Err(format!("two results for {point:?}"));
                             }

@@ -88,7 +88,11 @@ fn all_gather(pass: Pass, ranks: u32) -> Plan {
             let (side, state) = (b.input(r, Tensor::Query, q_block), b.scratch(r, Tensor::State, q_block));
             let out = b.output(r, Tensor::Output, q_block);
             let kv = bufs;
-            b.compute(r, 2, OpKind::Attend { q: side.into(), kv, state, q_block, kv_block, mask, init: true });
+            b.compute(
+                r,
+                2,
+                OpKind::Attend { q: side.into(), kv, state, q_block, kv_block, mask, init: true },
+            );
             b.compute(r, 2, OpKind::Finish { state, out });
         }
     }
@@ -162,7 +166,15 @@ fn ulysses(lost_heads: bool) -> Plan {
             b.compute(
                 r,
                 2,
-                OpKind::Attend { q: q.into(), kv, state, q_block, kv_block, mask: MaskId::PROBLEM, init: true },
+                OpKind::Attend {
+                    q: q.into(),
+                    kv,
+                    state,
+                    q_block,
+                    kv_block,
+                    mask: MaskId::PROBLEM,
+                    init: true,
+                },
             );
             let home = b.output(owner, Tensor::Output, q_block);
             if owner == r {

@@ -1,6 +1,6 @@
 //! What a rank sends, in closed form.
 
-use ringlab_sim::plan::Tensor;
+use ringlab_sim::plan::{OpKind, Tensor};
 use ringlab_sim::problem::{Dtype, Pass, Shape};
 use ringlab_sim::schedule::{Options, Route, Schedule, build};
 
@@ -146,5 +146,52 @@ fn a_grid_sends_what_its_all_to_all_and_its_ring_send() {
                 assert_eq!(backward.bytes_sent(r).0, share(t.qo + t.dq + copies * t.dkv) + keys + home);
             }
         }
+    }
+}
+
+#[test]
+fn megatron_moves_whole_tokens_twice_each_way() {
+    for (heads, kv_heads, p) in [(8, 8, 8), (32, 8, 4), (33, 33, 8), (33, 33, 16), (7, 1, 3), (5, 5, 1)] {
+        for route in [Route::Neighbour, Route::Direct] {
+            let s = shape(heads, kv_heads);
+            let tokens = C * u64::from(p);
+            let hidden = tokens * u64::from(heads * s.head_dim) * s.dtype.size().0;
+            for pass in [Pass::Forward, Pass::Backward] {
+                let options = Options { route, ..Options::new(pass) };
+                let plan = build(Schedule::MegatronSp, &causal(s, tokens), p, &options).unwrap();
+                for r in 0..p {
+                    assert_eq!(plan.bytes_sent(r).0, 2 * (u64::from(p) - 1) * hidden / u64::from(p));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn megatron_says_how_many_heads_it_pads() {
+    let notes =
+        |heads, p| plan(Schedule::MegatronSp, &causal(shape(heads, heads), C * 16), p, Pass::Forward).notes;
+    let said = |heads, p, text: &str| notes(heads, p).iter().any(|n| n.starts_with(text));
+    assert!(said(33, 8, "33 heads are padded to 40, a multiple of 8: 17.5%"));
+    assert!(said(33, 16, "33 heads are padded to 48, a multiple of 16: 31.2%"));
+    assert!(!notes(32, 8).iter().any(|n| n.contains("padded")));
+}
+
+/// The busiest rank has as many heads as padding would give every rank.
+#[test]
+fn megatron_takes_the_time_of_padded_heads() {
+    for (heads, p) in [(33, 8), (33, 16), (32, 8), (9, 2)] {
+        let plan =
+            plan(Schedule::MegatronSp, &causal(shape(heads, heads), C * u64::from(p)), p, Pass::Forward);
+        let of_op = |kind: &OpKind| match *kind {
+            OpKind::Attend { q_block, .. } => plan.block(q_block).heads.count,
+            _ => 0,
+        };
+        let most = plan
+            .programs
+            .iter()
+            .map(|program| program.ops.iter().map(|op| of_op(&op.kind)).sum::<u32>())
+            .max();
+        assert_eq!(most, Some(heads.next_multiple_of(p) / p));
     }
 }

@@ -35,3 +35,11 @@ fn windows_and_grids_that_do_not_fit_name_those_that_do() {
     assert_eq!(refusal(grid(2, 4), 8, 8, 12), "a grid of 2 x 4 ranks is for 8, not for 12");
     assert!(refusal(grid(3, 4), 8, 8, 12).contains("1 x 12, 2 x 6, 4 x 3"));
 }
+
+#[test]
+fn megatron_needs_a_head_a_rank() {
+    assert_eq!(
+        refusal(Schedule::MegatronSp, 8, 8, 16),
+        "megatron-sp gives every rank a head; 8 heads serve at most 8 ranks, not 16"
+    );
+}

@@ -31,7 +31,7 @@ pub fn proves(schedule: Schedule, problem: &Problem, ranks: u32, options: &Optio
     let context = || format!("{schedule} on {ranks} ranks, {problem:?}, {options:?}");
     let plan = match build(schedule, problem, ranks, &options) {
         Ok(plan) => plan,
-        Err(BuildError::Heads { .. } | BuildError::Mask { .. }) => return None,
+        Err(BuildError::Heads { .. } | BuildError::FewHeads { .. } | BuildError::Mask { .. }) => return None,
         Err(error) => panic!("{error}: {}", context()),
     };
     let proof = prove(&plan).unwrap_or_else(|violations| {
