@@ -1,11 +1,14 @@
 //! The command line, as clap sees it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
-use ringlab_sim::units::Tokens;
+use ringlab_sim::units::{BytesPerSec, Tokens};
+
+use crate::sweep::Shard;
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -25,8 +28,12 @@ pub enum Command {
     Run(RunArgs),
     /// Which rank holds which token: positions, RoPE positions and labels.
     Layout(LayoutArgs),
+    /// Serve a page on this machine to see and change all of it.
+    Explore(ExploreArgs),
     /// List the built-in clusters and models, or print one as TOML.
     Presets(PresetsArgs),
+    /// Simulate a grid of configurations on all cores, as CSV.
+    Sweep(SweepArgs),
 }
 
 /// Which half of a training step.
@@ -81,10 +88,21 @@ pub struct OutputArgs {
 /// What is computed, how, and on what.
 #[derive(Args)]
 pub struct SetupArgs {
-    /// Preset name or TOML file of the cluster.
+    /// TOML file with any of the options down to --needed-only, by the same names: seq = "1Mi", kv_heads = 8,
+    /// needed_only = true. Options on the command line win.
+    #[arg(long, value_name = "FILE.toml", help_heading = "Machine and model")]
+    pub run: Option<PathBuf>,
+    /// Preset name or TOML file of the cluster, or its text.
     #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
     pub cluster: String,
-    /// Preset name, TOML file or HuggingFace config.json of the model.
+    /// Rate of a link inside a node, each way, instead of the cluster's, e.g. "200 GB/s"; what transfers reach over it
+    /// changes in proportion.
+    #[arg(long, help_heading = "Machine and model")]
+    pub link_bandwidth: Option<BytesPerSec>,
+    /// Rate of a NIC, each way, instead of the cluster's; what transfers reach changes in proportion.
+    #[arg(long, help_heading = "Machine and model")]
+    pub nic_bandwidth: Option<BytesPerSec>,
+    /// Preset name, TOML file or HuggingFace config.json of the model, or its text.
     #[arg(long, default_value = "llama-3-8b", help_heading = "Machine and model")]
     pub model: String,
     /// Query heads, instead of the model's.
@@ -107,7 +125,8 @@ pub struct SetupArgs {
     #[arg(long, default_value_t = 1, help_heading = "Sequence", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batch: u32,
     /// Pad a sequence that the layout does not divide, instead of refusing it.
-    #[arg(long, help_heading = "Sequence")]
+    #[arg(long, help_heading = "Sequence", value_name = "BOOL", default_value_t = false, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, action = ArgAction::Set)]
     pub pad: bool,
     /// Element type of q, k, v and o.
     #[arg(long, default_value = "bf16", value_parser = dtype, help_heading = "Sequence")]
@@ -134,7 +153,8 @@ pub struct SetupArgs {
     #[arg(long, default_value_t = 1, help_heading = "Schedule")]
     pub prefetch: u32,
     /// Only send keys and values that the mask needs.
-    #[arg(long, help_heading = "Schedule")]
+    #[arg(long, help_heading = "Schedule", value_name = "BOOL", default_value_t = false, num_args = 0..=1,
+          default_missing_value = "true", require_equals = true, action = ArgAction::Set)]
     pub needed_only: bool,
 }
 
@@ -179,6 +199,9 @@ pub struct SimulateArgs {
     /// Write the spans of the timelines as CSV.
     #[arg(long, value_name = "FILE.csv")]
     pub spans: Option<PathBuf>,
+    /// Write a page to read, sort and zoom: one HTML file that needs no network.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Print every constant that went in, with its source.
     #[arg(long)]
     pub explain: bool,
@@ -251,4 +274,46 @@ pub struct PresetsArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub out: OutputArgs,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
+seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad. Each has one value, a list, or a \
+range { from = .., to = .., times = .. } or { from = .., to = .., step = .. }. The first field varies slowest.
+
+Examples:
+  ringlab sweep lengths.toml -o lengths.csv
+  ringlab sweep lengths.toml --shard 2/8 -o lengths-2.csv
+  ringlab sweep lengths.toml --merge lengths-*.csv -o lengths.csv"
+)]
+pub struct SweepArgs {
+    /// TOML file of the grid.
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// Write the rows to a file that appears when it is complete; the same command resumes after a stop.
+    #[arg(short, long, value_name = "FILE.csv")]
+    pub output: Option<PathBuf>,
+    /// Threads to compute with; the rows do not depend on it [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<std::num::NonZero<usize>>,
+    /// Only the i-th of n equal parts of the grid.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Join the files of all shards instead of computing.
+    #[arg(long, value_name = "FILE.csv", num_args = 1.., conflicts_with_all = ["shard", "threads"])]
+    pub merge: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  ringlab explore
+  ringlab explore --port 8080")]
+pub struct ExploreArgs {
+    /// TCP port; 0 takes a free one. The page's address is printed.
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+    /// IP address to listen on. The page has no password: whoever reaches the address can use it.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
+    pub listen: IpAddr,
 }

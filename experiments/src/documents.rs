@@ -6,6 +6,8 @@ use anyhow::{Context, Result, bail};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::units::Tokens;
 
+use crate::setup::Files;
+
 /// What `--mask` says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MaskArg {
@@ -17,27 +19,34 @@ pub struct MaskArg {
 
 impl MaskArg {
     /// Parses `full`, `causal`, `window:W`, `docs:...` (causal), or a pattern and documents joined by `+`.
-    pub fn parse(text: &str) -> Result<Self> {
-        let (pattern, documents) = match text.split_once('+') {
-            None if text.starts_with("docs:") => (Pattern::Causal, Some(text)),
-            None => (text.parse()?, None),
-            Some((pattern, documents)) => (pattern.parse()?, Some(documents)),
-        };
-        let documents = documents.map(|text| match text.strip_prefix("docs:") {
-            Some(list) => read(list).with_context(|| format!("--mask {text}")),
-            None => bail!("--mask {text}: after + only docs:LEN,LEN,... or docs:FILE can follow"),
-        });
-        Ok(Self { pattern, documents: documents.transpose()? })
+    pub fn parse(text: &str, files: Files) -> Result<Self> {
+        let (mut pattern, mut documents) = (None, None);
+        for part in text.split('+') {
+            let again = match part.strip_prefix("docs:") {
+                Some(list) => {
+                    let lens = read(list, files).with_context(|| format!("--mask {part}"))?;
+                    documents.replace(lens).is_some()
+                }
+                None => pattern.replace(part.parse()?).is_some(),
+            };
+            if again {
+                bail!("--mask {text}: one pattern and one docs: at most, as in window:4096+docs:FILE");
+            }
+        }
+        Ok(Self { pattern: pattern.unwrap_or(Pattern::Causal), documents })
     }
 }
 
 /// The list itself, or the file that holds it.
-fn read(list: &str) -> Result<Vec<u64>> {
+fn read(list: &str, files: Files) -> Result<Vec<u64>> {
     let is_list = !list.is_empty() && list.chars().all(|c| c.is_ascii_alphanumeric() || ", []".contains(c));
     let path = Path::new(list);
-    if is_list && (list.starts_with(|c: char| c.is_ascii_digit()) || list.starts_with('[')) && !path.exists()
-    {
+    let starts_like_one = list.starts_with(|c: char| c.is_ascii_digit()) || list.starts_with('[');
+    if is_list && starts_like_one && (files == Files::Refused || !path.exists()) {
         return lengths(list, "");
+    }
+    if files == Files::Refused {
+        bail!("documents are given by their lengths here: docs:LEN,LEN,...");
     }
     if list.is_empty() {
         bail!("no documents given; write docs:LEN,LEN,... or docs:FILE");
@@ -49,6 +58,10 @@ fn read(list: &str) -> Result<Vec<u64>> {
 /// Lengths from numbers apart by commas or white space; if the first is 0 they are cu_seqlens.
 fn lengths(text: &str, place: &str) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
+    let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    if dense.contains(",,") || dense.starts_with(',') {
+        bail!("{place}there is nothing between two commas; leave one out");
+    }
     for (i, line) in text.lines().enumerate() {
         for word in line.split([',', ' ', '\t', '[', ']']).filter(|w| !w.is_empty()) {
             let at = if place.is_empty() { String::new() } else { format!("{place}line {}: ", i + 1) };
@@ -84,7 +97,7 @@ mod tests {
         for text in ["9,8,8", "0,9,17,25", "[0, 9, 17, 25]"] {
             assert_eq!(lengths(text, "").unwrap(), [9, 8, 8], "{text}");
         }
-        let arg = MaskArg::parse("window:4+docs:4,4").unwrap();
+        let arg = MaskArg::parse("window:4+docs:4,4", Files::Refused).unwrap();
         assert_eq!(arg, MaskArg { pattern: Pattern::Window(4), documents: Some(vec![4, 4]) });
     }
 

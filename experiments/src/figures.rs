@@ -23,10 +23,13 @@ pub struct Run<'a> {
 impl<'a> Run<'a> {
     fn panel(&self) -> Panel<'a> {
         let m = self.metrics;
-        Panel::new(format!("{} {}", self.plan.name, self.plan.pass), self.timeline)
+        let panel = Panel::new(format!("{} {}", self.plan.name, self.plan.pass), self.timeline)
             .with_plan(self.plan)
-            .with_bubble(m.bubble_ratio)
-            .with_note(format!("{:.0} TFLOP/s/GPU", m.tflops_per_gpu))
+            .with_bubble(m.bubble_ratio);
+        match m.tflops_per_gpu {
+            rate if rate >= 1.0 => panel.with_note(format!("{rate:.0} TFLOP/s/GPU")),
+            _ => panel,
+        }
     }
 }
 
@@ -42,7 +45,8 @@ pub enum Picture {
 impl Picture {
     /// By the file's ending.
     pub fn of(path: &Path) -> Result<Self> {
-        match path.extension().and_then(|e| e.to_str()) {
+        let ending = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+        match ending.as_deref() {
             Some("svg") => Ok(Self::Svg),
             Some("png") => Ok(Self::Png),
             _ => bail!("cannot tell what picture {} should be; end its name in .svg or .png", path.display()),

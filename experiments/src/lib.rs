@@ -1,3 +1,66 @@
-//! The ringlab command line as a library: presets, and what the binary is made of.
+//! The ringlab command line as a library: presets, set-ups, results, and one module a command.
 
+mod args;
+mod commands;
+mod documents;
+mod explore;
+mod figures;
+mod grid;
+mod output;
+mod overrides;
+mod predict;
 pub mod presets;
+mod report;
+mod runfile;
+mod setup;
+pub mod sweep;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+use args::{Cli, Command};
+
+/// An expectation failed: a plan is refused, an error is above its bound.
+const FAILED: u8 = 1;
+/// The input is wrong.
+const BAD_INPUT: u8 = 2;
+/// Ctrl-C, as shells count it.
+const INTERRUPTED: u8 = 130;
+
+/// Parses the process's arguments, does what they ask for and says how it ended.
+pub fn run() -> ExitCode {
+    let outcome = arguments().and_then(|cli| execute(&cli.command));
+    match outcome {
+        Ok(commands::Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(commands::Outcome::Failed) => ExitCode::from(FAILED),
+        Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            anstream::eprintln!("error: {error:#}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+/// The process's arguments, with those of its run file.
+fn arguments() -> Result<Cli> {
+    let matches = Cli::command().get_matches();
+    match runfile::expand(&matches, std::env::args_os())? {
+        Some(expanded) => Ok(Cli::parse_from(expanded)),
+        None => Ok(Cli::from_arg_matches(&matches)?),
+    }
+}
+
+fn execute(command: &Command) -> Result<commands::Outcome> {
+    match command {
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Check(args) => commands::check::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Layout(args) => commands::layout::run(args),
+        Command::Sweep(args) => commands::sweep::run(args),
+        Command::Explore(args) => commands::explore::run(args),
+        Command::Presets(args) => commands::presets::run(args),
+    }
+}

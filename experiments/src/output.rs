@@ -1,7 +1,7 @@
 //! Writing results: data on standard output or into a file that appears whole or not at all.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -13,16 +13,62 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// Writes `bytes` to `path` through a temporary file beside it.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    write_file_with(path, |out| Ok(out.write_all(bytes)?))
+}
+
+/// As [`write_file`], what `write` writes.
+pub fn write_file_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&std::fs::File>) -> Result<()>,
+) -> Result<()> {
+    check_target(path)?;
     let cannot = || format!("cannot write {}", path.display());
-    if path.is_dir() {
-        bail!("cannot write {}: it is a folder", path.display());
+    if path.exists() && !path.is_file() {
+        let device = std::fs::OpenOptions::new().write(true).open(path).with_context(cannot)?;
+        let mut buffered = BufWriter::new(&device);
+        write(&mut buffered).with_context(cannot)?;
+        return buffered.flush().with_context(cannot);
     }
-    let mut file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder).with_context(cannot)?;
-    file.write_all(bytes).with_context(cannot)?;
+    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder(path)).with_context(cannot)?;
+    let mut buffered = BufWriter::new(file.as_file());
+    write(&mut buffered).with_context(cannot)?;
+    buffered.flush().with_context(cannot)?;
+    drop(buffered);
     set_usual_permissions(file.as_file()).with_context(cannot)?;
     file.persist(path).map_err(|e| e.error).with_context(cannot)?;
     Ok(())
+}
+
+/// Whether a result can be written to `path`, as far as that can be told before there is one.
+pub fn check_target(path: &Path) -> Result<()> {
+    let at = path.display();
+    if path == Path::new("-") {
+        bail!("`-` is not a file; without -o the result goes to standard output");
+    }
+    if path.is_dir() {
+        bail!("cannot write {at}: it is a folder");
+    }
+    if !folder(path).is_dir() {
+        bail!("cannot write {at}: there is no folder {}; make it first", folder(path).display());
+    }
+    Ok(())
+}
+
+/// Checks all files of one command; no two may be the same.
+pub fn check_targets<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Result<()> {
+    let paths: Vec<&PathBuf> = paths.into_iter().flatten().collect();
+    for (i, path) in paths.iter().enumerate() {
+        check_target(path)?;
+        if paths[..i].contains(path) {
+            bail!("{} is named for two results; give each its own file", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Temporary files are private; a result is an ordinary file.

@@ -81,13 +81,18 @@ pub fn model_text(name: &str) -> Option<String> {
 /// A [`ConfigError`] for a name that is neither preset nor file, a file that cannot be read as text, or text
 /// that is no cluster.
 pub fn cluster(name: &str) -> Result<Cluster, ConfigError> {
-    if let Some(text) = text_of(CLUSTERS, name) {
-        return Cluster::parse(name, &text);
+    match built_in_cluster(name) {
+        Some(cluster) => cluster,
+        None => Cluster::parse(name, &read("cluster", name, &cluster_names())?),
     }
-    if let Some(cluster) = sized_cluster(name) {
-        return cluster;
+}
+
+/// A cluster by preset name or by size; `None` when there is none of this name.
+pub fn built_in_cluster(name: &str) -> Option<Result<Cluster, ConfigError>> {
+    match text_of(CLUSTERS, name) {
+        Some(text) => Some(Cluster::parse(name, &text)),
+        None => sized_cluster(name),
     }
-    Cluster::parse(name, &read("cluster", name, &cluster_names())?)
 }
 
 /// The cluster of a name made by size; `None` when it is no such name.
@@ -106,12 +111,17 @@ fn sized_cluster(name: &str) -> Option<Result<Cluster, ConfigError>> {
 /// # Errors
 /// As for [`cluster`].
 pub fn model(name: &str) -> Result<Model, ConfigError> {
-    if let Some(text) = text_of(MODELS, name) {
-        return Model::parse(name, &text);
+    if let Some(model) = built_in_model(name) {
+        return model;
     }
     let inside = Path::new(name).join("config.json");
     let path = if inside.is_file() { inside.to_string_lossy().into_owned() } else { name.to_owned() };
     Model::parse(&path, &read("model", &path, &model_names())?)
+}
+
+/// A model by preset name; `None` when there is none of this name.
+pub fn built_in_model(name: &str) -> Option<Result<Model, ConfigError>> {
+    text_of(MODELS, name).map(|text| Model::parse(name, &text))
 }
 
 /// Preset names are met in any case: `Llama-3-8B` is `llama-3-8b`.

@@ -1,16 +1,19 @@
 //! From arguments to a problem, a cluster and plans.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
+use ringlab_sim::config::nearest;
+use ringlab_sim::layout::LayoutError;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
-use ringlab_sim::schedule::{self, Options, Route, Schedule};
+use ringlab_sim::schedule::{self, BuildError, Options, Route, Schedule};
 use ringlab_sim::units::Tokens;
 
 use crate::args::{PassArg, RouteArg, SetupArgs, TransportArg, schedules};
 use crate::documents::MaskArg;
+use crate::overrides;
 use crate::presets;
 
 /// Everything that a command works on.
@@ -30,11 +33,26 @@ pub struct Setup {
     options: Options,
 }
 
+/// Whether clusters, models and documents may be read from files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// A name that is no preset is a path.
+    Read,
+    /// Whoever gave the arguments may not name files of this machine.
+    Refused,
+}
+
 impl Setup {
     /// Resolves the arguments; `default_seq` is the length if none is given.
     pub fn new(args: &SetupArgs, default_seq: u64) -> Result<Self> {
-        let cluster = presets::cluster(&args.cluster)?;
-        let model = presets::model(&args.model)?;
+        Self::resolve(args, default_seq, Files::Read)
+    }
+
+    /// As [`Setup::new`], with a say on files.
+    pub fn resolve(args: &SetupArgs, default_seq: u64, files: Files) -> Result<Self> {
+        let mut cluster = cluster(args, files)?;
+        overrides::apply(args, &mut cluster)?;
+        let model = model(args, files)?;
         let passes = match args.pass {
             PassArg::Forward => vec![Pass::Forward],
             PassArg::Backward => vec![Pass::Backward],
@@ -57,7 +75,7 @@ impl Setup {
             ..Options::new(Pass::Forward)
         };
         Ok(Self {
-            problem: problem(args, &model, default_seq)?,
+            problem: problem(args, &model, default_seq, files)?,
             cluster,
             model,
             schedules: schedules(&args.schedule)?,
@@ -75,10 +93,65 @@ impl Setup {
     /// The plan on another number of ranks.
     pub fn plan_on(&self, schedule: Schedule, pass: Pass, ranks: u32) -> Result<Plan> {
         let options = Options { pass, ..self.options };
-        schedule::build(schedule, &self.problem, ranks, &options).with_context(|| {
-            let hint = if self.options.pad { "" } else { " (--pad pads lengths that do not fit)" };
-            format!("cannot plan {schedule} on {ranks} ranks{hint}")
+        schedule::build(schedule, &self.problem, ranks, &options).map_err(|error| {
+            let pads =
+                matches!(error, BuildError::Layout(LayoutError::NotDivisible { .. })) && !self.options.pad;
+            let hint = if pads { " (--pad pads lengths that do not fit)" } else { "" };
+            anyhow::Error::new(error).context(format!("cannot plan {schedule} on {ranks} ranks{hint}"))
         })
+    }
+
+    /// What a user must know of how the problem was priced.
+    pub fn notes(&self) -> Vec<String> {
+        let (shape, model) = (&self.problem.shape, &self.model);
+        let mut notes = Vec::new();
+        for &pass in &self.passes {
+            if let Ok(kernel) = self.cluster.kernel(shape.head_dim, shape.dtype, pass)
+                && kernel.head_dim != shape.head_dim
+            {
+                notes.push(format!(
+                    "no {pass} kernel for heads of {}: that of {}",
+                    shape.head_dim, kernel.head_dim
+                ));
+            }
+        }
+        if u64::from(shape.kv_heads) > model.kv_heads && u64::from(shape.heads) == model.heads {
+            let times = f64::from(shape.kv_heads) / model.kv_heads as f64;
+            notes
+                .push(format!("kv heads expanded to {}: transfers are {times}x the model's", shape.kv_heads));
+        }
+        notes
+    }
+
+    /// Does `f` for every schedule. One that cannot take the problem is left out with a remark if `tolerant`, and an
+    /// error otherwise; that none can is always an error, with one reason if they share it.
+    pub fn each_schedule<T>(
+        &self,
+        tolerant: bool,
+        mut f: impl FnMut(Schedule) -> Result<T>,
+    ) -> Result<(Vec<T>, Vec<String>)> {
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        for &schedule in &self.schedules {
+            match f(schedule) {
+                Ok(result) => done.push(result),
+                Err(error) if tolerant => failed.push((schedule, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        let reasons: Vec<String> = failed.iter().map(|(_, e)| e.root_cause().to_string()).collect();
+        if done.is_empty() && reasons.windows(2).all(|w| w[0] == w[1]) {
+            bail!("no schedule can take this problem: {}", reasons[0]);
+        }
+        let left_out: Vec<String> = failed.iter().map(|(s, e)| format!("{s}: {e:#}")).collect();
+        if done.is_empty() {
+            bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
+        }
+        Ok((done, left_out))
+    }
+
+    /// Messages that a transfer is cut into.
+    pub fn chunks(&self) -> u32 {
+        self.options.chunks
     }
 
     /// Whether schedules that cannot take the problem are left out with a remark: only if none was named.
@@ -87,7 +160,43 @@ impl Setup {
     }
 }
 
-fn problem(args: &SetupArgs, model: &Model, default_seq: u64) -> Result<Problem> {
+fn cluster(args: &SetupArgs, files: Files) -> Result<Cluster> {
+    let name = &args.cluster;
+    if name.contains('\n') {
+        return Ok(Cluster::parse(&inline_label(args, "--cluster"), name)?);
+    }
+    match presets::built_in_cluster(name) {
+        Some(cluster) => Ok(cluster?),
+        None if files == Files::Read => Ok(presets::cluster(name)?),
+        None => Err(no_preset("cluster", name, presets::cluster_names())),
+    }
+}
+
+fn model(args: &SetupArgs, files: Files) -> Result<Model> {
+    let name = &args.model;
+    if name.contains('\n') || name.trim_start().starts_with('{') {
+        return Ok(Model::parse(&inline_label(args, "--model"), name)?);
+    }
+    match presets::built_in_model(name) {
+        Some(model) => Ok(model?),
+        None if files == Files::Read => Ok(presets::model(name)?),
+        None => Err(no_preset("model", name, presets::model_names())),
+    }
+}
+
+/// What messages call a cluster or a model that was given as text.
+fn inline_label(args: &SetupArgs, flag: &str) -> String {
+    args.run.as_ref().map_or_else(|| flag.to_owned(), |path| path.display().to_string())
+}
+
+fn no_preset(what: &str, name: &str, names: Vec<&str>) -> anyhow::Error {
+    match nearest(name, names) {
+        Some(near) => anyhow!("there is no {what} preset {name:?}; did you mean {near}?"),
+        None => anyhow!("there is no {what} preset {name:?}; choose one, or give its text"),
+    }
+}
+
+fn problem(args: &SetupArgs, model: &Model, default_seq: u64, files: Files) -> Result<Problem> {
     let size = |given: Option<u32>, of_model: u64, what: &str| match given {
         Some(n) => Ok(n),
         None => u32::try_from(of_model).with_context(|| format!("{}: {what} is too large", model.name)),
@@ -98,7 +207,7 @@ fn problem(args: &SetupArgs, model: &Model, default_seq: u64) -> Result<Problem>
     let shape = Shape { heads, kv_heads, head_dim, dtype: args.dtype, batch: args.batch };
     shape.validate().context("these heads cannot be shared out; give --heads and --kv-heads together")?;
     let mask = match (&args.mask, model.sliding_window) {
-        (Some(text), _) => MaskArg::parse(text)?,
+        (Some(text), _) => MaskArg::parse(text, files)?,
         (None, Some(window)) => MaskArg { pattern: Pattern::Window(window.0), documents: None },
         (None, None) => MaskArg { pattern: Pattern::Causal, documents: None },
     };

@@ -68,6 +68,6 @@ pub struct Outcome {
     pub wall_time: Duration,
     /// When each operation ran.
     pub timeline: Timeline,
-    /// For each rank, the largest sum of the sizes of its buffers at any time.
+    /// For each rank, the sum of the sizes of the buffers that it used.
     pub peak_bytes: Vec<Bytes>,
 }

@@ -62,7 +62,7 @@ impl Metrics {
         let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
         Self {
             makespan: timeline.makespan,
-            bubble_ratio: if makespan > 0.0 { 1.0 - total / (p * makespan) } else { 0.0 },
+            bubble_ratio: if makespan > 0.0 { (1.0 - total / (p * makespan)).max(0.0) } else { 0.0 },
             exposed_comm: ranks.iter().map(|r| r.exposed).max().unwrap_or(SimTime::ZERO),
             imbalance: ratio(most * p, total),
             tflops_per_gpu: ratio(plan.mask_area_flops(), p * makespan) / 1e12,

@@ -143,7 +143,7 @@ pub enum Role {
     Input(BlockId),
     /// As an input, but left there by the forward, so that it may be of other ranks' tokens.
     Saved(BlockId),
-    /// Live from its first to its last use.
+    /// Working memory.
     Scratch,
     /// Must hold this block's result at the end.
     Output(BlockId),
@@ -517,34 +517,11 @@ impl Plan {
 }
 
 impl Program {
-    /// Largest sum of the sizes of live buffers: inputs are kept, outputs live from their first use on, scratch lives
-    /// from its first to its last use in program order.
+    /// Bytes of the buffers that the program uses. They are allocated once, before the pass, and kept: receives run ahead
+    /// of computing, so no order of operations says when a buffer could be given back.
     pub fn peak_memory(&self) -> Bytes {
-        let mut first = vec![usize::MAX; self.buffers.len()];
-        let mut last = vec![0usize; self.buffers.len()];
-        for (i, op) in self.ops.iter().enumerate() {
-            op.kind.accesses(|b, _| {
-                let b = usize::from(b.0);
-                first[b] = first[b].min(i);
-                last[b] = i;
-            });
-        }
-        let mut change = vec![0i64; self.ops.len() + 2];
-        for (i, buffer) in self.buffers.iter().enumerate() {
-            let (from, to) = match buffer.role {
-                Role::Input(_) | Role::Saved(_) => (0, self.ops.len()),
-                Role::Output(_) if first[i] != usize::MAX => (first[i], self.ops.len()),
-                Role::Scratch if first[i] != usize::MAX => (first[i], last[i]),
-                _ => continue,
-            };
-            change[from] += buffer.bytes.0 as i64;
-            change[to + 1] -= buffer.bytes.0 as i64;
-        }
-        let mut live = 0;
-        let peak = change.iter().map(|c| {
-            live += c;
-            live
-        });
-        Bytes(peak.max().unwrap_or(0) as u64)
+        let mut used: Vec<bool> = self.buffers.iter().map(|b| b.role.initial().is_some()).collect();
+        self.ops.iter().for_each(|op| op.kind.accesses(|b, _| used[usize::from(b.0)] = true));
+        self.buffers.iter().zip(used).filter(|(_, used)| *used).map(|(b, _)| b.bytes).sum()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use ringlab_sim::check;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
@@ -44,21 +44,10 @@ struct Report<'a> {
 /// Proves every plan that was asked for.
 pub fn run(args: &CheckArgs) -> Result<Outcome> {
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
-    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
-    for &schedule in &setup.schedules {
-        for &pass in &setup.passes {
-            match prove(&setup, schedule, pass) {
-                Ok(row) => rows.push(row),
-                Err(error) if Setup::tolerates(&args.setup) => {
-                    left_out.push(format!("{schedule}: {error:#}"));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    if rows.is_empty() {
-        bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
-    }
+    let prove_passes = |schedule| setup.passes.iter().map(|&pass| prove(&setup, schedule, pass)).collect();
+    let (rows, left_out): (Vec<Vec<Row>>, _) =
+        setup.each_schedule(Setup::tolerates(&args.setup), prove_passes)?;
+    let rows = rows.into_iter().flatten().collect::<Vec<_>>();
     let report = Report { version: FORMAT_VERSION, results: &rows, left_out: &left_out };
     output::emit(&args.out, || table(&rows, &left_out), &report, &rows)?;
     Ok(if rows.iter().all(|r| r.proven) { Outcome::Fine } else { Outcome::Failed })

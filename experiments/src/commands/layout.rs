@@ -1,6 +1,6 @@
 //! `ringlab layout`: which rank holds which token.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ringlab_sim::layout::Layout;
 use ringlab_sim::mask::Documents;
 use ringlab_sim::schedule::Schedule;
@@ -35,20 +35,22 @@ struct Row {
 struct Report<'a> {
     version: u32,
     tokens: &'a [Row],
+    left_out: &'a [String],
 }
 
 /// Prints every token of every rank.
 pub fn run(args: &LayoutArgs) -> Result<Outcome> {
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
-    let mut rows = Vec::new();
-    for &schedule in &setup.schedules {
+    let (rows, left_out) = setup.each_schedule(Setup::tolerates(&args.setup), |schedule| {
         let kind = schedule.layout();
         let lens = &setup.problem.documents;
         let documents = if args.setup.pad { kind.pad(lens, setup.cp) } else { Documents::padded(lens, 1) };
-        rows.extend(tokens(schedule, &Layout::new(kind, setup.cp, documents)?));
-    }
-    let report = Report { version: FORMAT_VERSION, tokens: &rows };
-    output::emit(&args.out, || table(&rows), &report, &rows)?;
+        let layout = Layout::new(kind, setup.cp, documents).context("--pad pads lengths that do not fit")?;
+        Ok(tokens(schedule, &layout))
+    })?;
+    let rows = rows.into_iter().flatten().collect::<Vec<_>>();
+    let report = Report { version: FORMAT_VERSION, tokens: &rows, left_out: &left_out };
+    output::emit(&args.out, || table(&rows, &left_out), &report, &rows)?;
     Ok(Outcome::Fine)
 }
 
@@ -71,7 +73,7 @@ fn tokens(schedule: Schedule, layout: &Layout) -> Vec<Row> {
     (0..layout.ranks()).flat_map(of_rank).collect()
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row], left_out: &[String]) -> String {
     let cells = rows.iter().take(TABLE_ROWS).map(|r| {
         [
             r.schedule.clone(),
@@ -87,5 +89,6 @@ fn table(rows: &[Row]) -> String {
     let more = rows.len().saturating_sub(TABLE_ROWS);
     let cut =
         if more > 0 { format!("  {more} more tokens: --format csv lists all\n") } else { String::new() };
-    table + &cut
+    let left_out = left_out.iter().map(|line| format!("  left out: {line}\n"));
+    table + &cut + &left_out.collect::<Vec<_>>().concat()
 }

@@ -1,10 +1,12 @@
 //! One module a command.
 
 pub mod check;
+pub mod explore;
 pub mod layout;
 pub mod presets;
 pub mod run;
 pub mod simulate;
+pub mod sweep;
 
 /// How a command that had good input ended.
 pub enum Outcome {
@@ -12,4 +14,6 @@ pub enum Outcome {
     Fine,
     /// A proof failed, an error is above its bound.
     Failed,
+    /// Ctrl-C stopped it; what was done is kept.
+    Interrupted,
 }

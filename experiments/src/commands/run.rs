@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ringlab_runtime::cpu::{self, RunOptions};
+use ringlab_runtime::cpu::{self, RunError, RunOptions};
 use ringlab_runtime::inputs::Inputs;
 use ringlab_runtime::outcome::Outcome as Executed;
 use ringlab_runtime::verify::{Errors, Reference, verify};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::Pass;
+use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
@@ -23,6 +23,8 @@ use crate::setup::Setup;
 
 /// A size that two cores do in seconds with the default model's heads.
 const DEFAULT_SEQ: u64 = 1 << 10;
+/// FLOPs of full attention that a CPU does within the hour.
+const MAX_FLOPS: f64 = 2e13;
 
 #[derive(Serialize)]
 struct Row {
@@ -65,36 +67,41 @@ struct Done {
 /// Executes every plan that was asked for.
 pub fn run(args: &RunArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    if args.max_error.is_nan() || args.max_error < 0.0 {
-        bail!("--max-error must be a number that is not negative, not {}", args.max_error);
+    output::check_targets([&args.out.output, &args.trace, &args.plot])?;
+    if !args.max_error.is_finite() || args.max_error < 0.0 {
+        bail!("--max-error must be a finite number that is not negative, not {}", args.max_error);
     }
-    let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
+    let mut setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
+    setup.problem.shape.dtype = Dtype::Fp32;
     check_size(&setup)?;
+    let plannable = |schedule| {
+        setup.passes.iter().try_for_each(|&p| setup.plan(schedule, p).map(|_| ())).map(|()| schedule)
+    };
+    let (schedules, left_out) = setup.each_schedule(Setup::tolerates(&args.setup), plannable)?;
+    let progress = Progress::new(schedules.len());
     let inputs = Inputs::random(args.seed, &setup.problem)?;
-    let backward = setup.passes.contains(&Pass::Backward);
-    let reference = if backward {
+    progress.say("reference");
+    let reference = if setup.passes.contains(&Pass::Backward) {
         Reference::with_gradients(&setup.problem, &inputs)?
     } else {
         Reference::forward(&setup.problem, &inputs)?
     };
-    let (mut rows, mut left_out, mut done) = (Vec::new(), Vec::new(), Vec::new());
-    for &schedule in &setup.schedules {
+    let (mut rows, mut done) = (Vec::new(), Vec::new());
+    for schedule in schedules {
+        progress.say(&schedule.to_string());
         match execute(args, &setup, schedule, &inputs, &reference) {
-            Ok(passes) => {
-                for (row, pass) in passes {
-                    rows.push(row);
-                    done.push(pass);
-                }
-            }
-            Err(error) if Setup::tolerates(&args.setup) && is_unplannable(&error) => {
-                left_out.push(format!("{schedule}: {error:#}"));
+            Ok(passes) => passes.into_iter().for_each(|(row, pass)| {
+                rows.push(row);
+                done.push(pass);
+            }),
+            Err(error) if error.is::<RunError>() || error.root_cause().is::<RunError>() => {
+                anstream::eprintln!("failed: {error:#}");
+                return Ok(Outcome::Failed);
             }
             Err(error) => return Err(error),
         }
     }
-    if rows.is_empty() {
-        bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
-    }
+    progress.end();
     write_pictures(args, &done)?;
     let report = Report {
         version: FORMAT_VERSION,
@@ -112,7 +119,7 @@ fn check_size(setup: &Setup) -> Result<()> {
     let s = &setup.problem.shape;
     let n = setup.problem.tokens() as f64;
     let flops = 4.0 * n * n * f64::from(s.heads) * f64::from(s.head_dim) * f64::from(s.batch);
-    if flops > 1e15 {
+    if flops > MAX_FLOPS {
         bail!(
             "{n:.0} tokens with {} heads of {} are too much for the CPU: about {:.0e} FLOPs; use fewer tokens (--seq) or \
              heads (--heads, --kv-heads, --head-dim)",
@@ -124,8 +131,23 @@ fn check_size(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-fn is_unplannable(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<ringlab_sim::schedule::BuildError>().is_some()
+/// What is being done, on a terminal's standard error only.
+struct Progress(indicatif::ProgressBar);
+
+impl Progress {
+    fn new(schedules: usize) -> Self {
+        let bar = indicatif::ProgressBar::new(schedules as u64 + 1);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar.with_style(indicatif::ProgressStyle::default_spinner()))
+    }
+
+    fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
+    fn end(&self) {
+        self.0.finish_and_clear();
+    }
 }
 
 fn execute(
@@ -210,7 +232,7 @@ fn table(args: &RunArgs, rows: &[Row], left_out: &[String]) -> String {
     let header = ["schedule", "pass", "time", "moved", "memory", "o", "lse", "dq", "dk", "dv", "verdict"];
     let table = grid(header, 2, cells);
     let mut text = format!(
-        "{} ranks as threads, {} tokens, f32, random inputs of seed {}\n\n{table}",
+        "{} threads, one a rank, {} tokens, fp32 whatever the model stores, random inputs of seed {}\n\n{table}",
         rows[0].cp, rows[0].seq_len, args.seed
     );
     for r in rows.iter().filter(|r| !r.notes.is_empty()) {

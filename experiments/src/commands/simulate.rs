@@ -1,106 +1,48 @@
 //! `ringlab simulate`: the prediction.
 
-mod row;
+mod report;
 mod table;
 
-use anyhow::{Result, bail};
-use ringlab_sim::engine;
-use ringlab_sim::metrics::Metrics;
-use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::Pass;
-use ringlab_sim::schedule::Schedule;
-use ringlab_sim::timeline::Timeline;
-use serde::Serialize;
+use anyhow::Result;
 
-use self::row::Row;
 use super::Outcome;
 use crate::args::SimulateArgs;
 use crate::figures::{self, Picture, Run};
-use crate::output::{self, FORMAT_VERSION};
+use crate::output;
+use crate::predict::{DEFAULT_SEQ, Prediction};
 use crate::setup::Setup;
 
-/// Tokens of the sequence if none are given.
-const DEFAULT_SEQ: u64 = 128 << 10;
-
-/// A schedule's simulated passes.
-struct Simulated {
-    schedule: Schedule,
-    passes: Vec<(Plan, Timeline, Metrics)>,
-}
-
-#[derive(Serialize)]
-struct Report<'a> {
-    version: u32,
-    cluster: &'a str,
-    model: &'a str,
-    layers: u64,
-    mask: String,
-    results: &'a [Row],
-    left_out: &'a [String],
-    assumptions: Vec<table::Constant>,
-}
+pub use table::title;
 
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
+    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.spans, &args.report])?;
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
-    let mut left_out = Vec::new();
-    let mut simulated = Vec::new();
-    for &schedule in &setup.schedules {
-        match simulate(&setup, schedule, setup.cp) {
-            Ok(s) => simulated.push(s),
-            Err(error) if Setup::tolerates(&args.setup) => left_out.push(format!("{schedule}: {error:#}")),
-            Err(error) => return Err(error),
-        }
-    }
-    if simulated.is_empty() {
-        bail!("no schedule can take this problem:\n  {}", left_out.join("\n  "));
-    }
-    let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
-        Some(ring) => Some(row::Baseline::of(ring)),
-        None => simulate(&setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),
-    };
-    let one_gpu = simulate(&setup, Schedule::Ring, 1).ok().as_ref().map(row::Baseline::of);
-    let rows: Vec<Row> =
-        simulated.iter().map(|s| Row::new(&setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
-    write_pictures(args, &setup, &simulated)?;
-    let report = Report {
-        version: FORMAT_VERSION,
-        cluster: &setup.cluster.name,
-        model: &setup.model.name,
-        layers: setup.model.layers,
-        mask: setup.problem.pattern.to_string(),
-        results: &rows,
-        left_out: &left_out,
-        assumptions: table::constants(&setup),
-    };
-    output::emit(&args.out, || table::render(&setup, &rows, &left_out, args.explain), &report, &rows)?;
+    let prediction = Prediction::of(&setup, Setup::tolerates(&args.setup))?;
+    write_files(args, &setup, &prediction)?;
+    let table = || table::render(&setup, &prediction, args.explain);
+    output::emit(&args.out, table, &prediction.report(&setup), &prediction.rows)?;
     Ok(Outcome::Fine)
 }
 
-fn simulate(setup: &Setup, schedule: Schedule, ranks: u32) -> Result<Simulated> {
-    let simulate_pass = |&pass: &Pass| {
-        let plan = setup.plan_on(schedule, pass, ranks)?;
-        let timeline = engine::simulate(&plan, &setup.cluster, &engine::SimOptions::default())?;
-        let metrics = Metrics::of(&plan, &timeline);
-        Ok((plan, timeline, metrics))
-    };
-    let passes = setup.passes.iter().map(simulate_pass).collect::<Result<_>>()?;
-    Ok(Simulated { schedule, passes })
-}
-
-fn write_pictures(args: &SimulateArgs, setup: &Setup, simulated: &[Simulated]) -> Result<()> {
-    let passes = simulated.iter().flat_map(|s| &s.passes);
-    let runs: Vec<Run<'_>> =
-        passes.map(|(plan, timeline, metrics)| Run { plan, timeline, metrics }).collect();
+fn write_files(args: &SimulateArgs, setup: &Setup, prediction: &Prediction) -> Result<()> {
+    let runs: Vec<Run<'_>> = prediction
+        .passes()
+        .map(|s| Run { plan: &s.plan, timeline: &s.timeline, metrics: &s.metrics })
+        .collect();
     if let Some(path) = &args.trace {
         figures::trace(path, &runs)?;
     }
     if let Some(path) = &args.plot {
-        figures::gantt(path, &table::title(setup), &runs)?;
+        figures::gantt(path, &title(setup), &runs)?;
     }
     if let Some(path) = &args.spans {
         figures::spans(path, &runs)?;
+    }
+    if let Some(path) = &args.report {
+        let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+        output::write_file(path, report::render(setup, prediction, &command).as_bytes())?;
     }
     Ok(())
 }

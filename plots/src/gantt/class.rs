@@ -9,27 +9,38 @@ use crate::svg::INK;
 
 /// Which of a rank's rows a span is drawn in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Track {
+pub enum Track {
+    /// Kernels.
     Compute,
+    /// Messages that leave.
     Send,
+    /// Messages that arrive.
     Receive,
 }
 
 /// What a span is drawn as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Class {
+pub enum Class {
+    /// Attention of the rank's own queries, every pair unmasked.
     Own,
+    /// Attention of the rank's own queries over a block that the mask cuts.
     OwnMasked,
+    /// Attention of another rank's queries.
     Help,
+    /// Attention of another rank's queries over a block that the mask cuts.
     HelpMasked,
+    /// Merging states, adding gradients.
     Reduce,
+    /// Preprocessing and finishing.
     RowWise,
+    /// A message leaving.
     Send,
+    /// A message arriving.
     Receive,
 }
 
 /// All classes, in the legend's order.
-pub(crate) const CLASSES: [Class; 8] = [
+pub const CLASSES: [Class; 8] = [
     Class::Own,
     Class::OwnMasked,
     Class::Help,

@@ -9,7 +9,7 @@ mod draw;
 mod layout;
 
 use bars::Bars;
-use class::{CLASSES, Class, Track};
+pub use class::{CLASSES, Class, Track};
 use draw::Drawing;
 use layout::{AXIS, FOOTER, Layout, MARGIN, PANEL_GAP, TITLE, WIDTH};
 

@@ -1,8 +1,8 @@
-//! A rank's buffers: f32 tensors that live from their first to their last use and start as NaN.
+//! A rank's buffers: f32 tensors that are allocated at their first use, kept, and start as NaN.
 
 use std::sync::Arc;
 
-use ringlab_sim::plan::{Buf, Buffer, Op, Part, Plan, Program, Role, Tensor};
+use ringlab_sim::plan::{Buf, Buffer, Op, Part, Plan, Program, Tensor};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::units::Bytes;
 
@@ -135,7 +135,6 @@ impl Storage {
 
 struct Slot {
     buffer: Buffer,
-    last_use: Option<usize>,
     storage: Option<Storage>,
 }
 
@@ -143,18 +142,14 @@ struct Slot {
 pub(super) struct Memory {
     shape: Shape,
     slots: Vec<Slot>,
-    live: u64,
-    peak: u64,
+    allocated: u64,
 }
 
 impl Memory {
     /// Buffers as the program declares them; only the inputs, all NaN, are there yet.
     pub fn new(program: &Program, shape: Shape) -> Self {
-        let slots = program.buffers.iter().map(|&buffer| Slot { buffer, last_use: None, storage: None });
-        let mut memory = Self { shape, slots: slots.collect(), live: 0, peak: 0 };
-        for (i, op) in program.ops.iter().enumerate() {
-            op.kind.accesses(|buf, _| memory.slots[usize::from(buf.0)].last_use = Some(i));
-        }
+        let slots = program.buffers.iter().map(|&buffer| Slot { buffer, storage: None });
+        let mut memory = Self { shape, slots: slots.collect(), allocated: 0 };
         for i in 0..memory.slots.len() {
             if memory.slots[i].buffer.role.initial().is_some() {
                 memory.allocate(Buf(i as u16));
@@ -163,24 +158,14 @@ impl Memory {
         memory
     }
 
-    /// Largest size of all live buffers so far.
-    pub fn peak(&self) -> Bytes {
-        Bytes(self.peak)
+    /// Sum of the sizes of all buffers that were allocated; none is given back before the end.
+    pub fn allocated(&self) -> Bytes {
+        Bytes(self.allocated)
     }
 
     /// Allocates what the operation is the first to touch.
     pub fn before(&mut self, op: &Op) {
         op.kind.accesses(|buf, _| self.allocate(buf));
-    }
-
-    /// Frees the scratch that operation `index` was the last to touch.
-    pub fn after(&mut self, index: usize, op: &Op) {
-        op.kind.accesses(|buf, _| {
-            let slot = &mut self.slots[usize::from(buf.0)];
-            if slot.buffer.role == Role::Scratch && slot.last_use == Some(index) {
-                self.live -= slot.storage.take().map_or(0, |s| s.bytes().0);
-            }
-        });
     }
 
     fn allocate(&mut self, buf: Buf) {
@@ -189,8 +174,7 @@ impl Memory {
             let tensor = slot.buffer.tensor;
             let rows = slot.buffer.bytes.0 / tensor.bytes(&self.shape, 1, 1).0;
             let storage = Storage::poisoned(tensor, self.shape, rows as usize);
-            self.live += storage.bytes().0;
-            self.peak = self.peak.max(self.live);
+            self.allocated += storage.bytes().0;
             slot.storage = Some(storage);
         }
     }

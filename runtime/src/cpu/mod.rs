@@ -81,7 +81,7 @@ pub fn run(plan: &Plan, inputs: &Inputs, options: &RunOptions) -> Result<Outcome
     let shared = Shared { plan, regions, options, start: Instant::now(), progress };
     let ranks = run_ranks(&shared, memories)?;
     let wall_time = shared.start.elapsed();
-    let peak_bytes = ranks.iter().map(|r| r.memory.peak()).collect();
+    let peak_bytes = ranks.iter().map(|r| r.memory.allocated()).collect();
     let bytes_moved = ranks.iter().map(|r| r.received).sum::<Bytes>();
     let (memories, spans): (Vec<Memory>, Vec<Vec<Span>>) =
         ranks.into_iter().map(|r| (r.memory, r.spans)).unzip();

@@ -109,7 +109,6 @@ impl<'a> Runner<'a> {
             self.inject(i)?;
             self.memory.before(op);
             self.run_timed(i, op)?;
-            self.memory.after(i, op);
         }
         self.progress().op.store(ops.len(), Ordering::Relaxed);
         Ok(())

@@ -33,7 +33,7 @@ impl ConfigError {
     }
 
     /// An error at the bytes `span` of `text`.
-    pub(super) fn at(label: &str, text: &str, span: Range<usize>, message: impl Into<String>) -> Self {
+    pub fn at(label: &str, text: &str, span: Range<usize>, message: impl Into<String>) -> Self {
         Self { place: Some(Box::new(Place::new(text, span))), ..Self::whole(label, message) }
     }
 

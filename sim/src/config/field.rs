@@ -10,12 +10,15 @@ use crate::units::UnitError;
 
 /// A configuration text under the label that its messages show.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a> {
+pub struct Source<'a> {
+    /// File or preset name.
     pub label: &'a str,
+    /// The whole text.
     pub text: &'a str,
 }
 
 impl Source<'_> {
+    /// An error at the bytes `span` of the text.
     pub fn error(self, span: Range<usize>, message: impl Into<String>) -> ConfigError {
         ConfigError::at(self.label, self.text, span, message)
     }
@@ -23,12 +26,14 @@ impl Source<'_> {
 
 /// A value as written, not yet given a meaning.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Literal {
+pub enum Literal {
     /// Decimal digits, perhaps with a sign.
     Integer(String),
     /// Any other number.
     Real(String),
+    /// Text in quotes.
     Text(String),
+    /// true or false.
     Flag(bool),
     /// A list, a table, a date.
     Other(&'static str),
@@ -47,14 +52,19 @@ impl Display for Literal {
 
 /// One value, the path of its key, and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Field<'a> {
+pub struct Field<'a> {
+    /// Where it was read.
     pub source: Source<'a>,
+    /// Its key with those of the tables around it.
     pub path: String,
+    /// Its place in the text, in bytes.
     pub span: Range<usize>,
+    /// What is written there.
     pub literal: Literal,
 }
 
 impl Field<'_> {
+    /// An error at this value.
     pub fn error(&self, message: impl Into<String>) -> ConfigError {
         self.source.error(self.span.clone(), message)
     }
@@ -72,6 +82,7 @@ impl Field<'_> {
         }
     }
 
+    /// true or false.
     pub fn flag(&self) -> Result<bool, ConfigError> {
         match self.literal {
             Literal::Flag(flag) => Ok(flag),

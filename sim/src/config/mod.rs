@@ -12,5 +12,6 @@ mod nearest;
 mod section;
 
 pub use error::ConfigError;
-pub use field::Keyword;
+pub use field::{Field, Keyword, Literal, Source};
 pub use nearest::nearest;
+pub use section::{Entry, Keys, Section, parse_toml};

@@ -10,10 +10,18 @@ use super::field::{Field, Literal, Source};
 use super::nearest::nearest;
 
 /// The keys of a table, each with an example for the message when it is missing.
-pub(super) type Keys = &'static [(&'static str, &'static str)];
+pub type Keys = &'static [(&'static str, &'static str)];
+
+/// One item of a list: a scalar, or a table.
+pub enum Entry<'a, 'd> {
+    /// A scalar.
+    Scalar(Field<'a>),
+    /// A table.
+    Table(Section<'a, 'd>),
+}
 
 /// One table of a document, all of its keys known.
-pub(super) struct Section<'a, 'd> {
+pub struct Section<'a, 'd> {
     source: Source<'a>,
     path: String,
     span: Range<usize>,
@@ -22,7 +30,7 @@ pub(super) struct Section<'a, 'd> {
 }
 
 /// Parses the text of `source`.
-pub(super) fn parse_toml(source: Source<'_>) -> Result<Spanned<DeTable<'_>>, ConfigError> {
+pub fn parse_toml(source: Source<'_>) -> Result<Spanned<DeTable<'_>>, ConfigError> {
     if source.text.trim().is_empty() {
         return Err(ConfigError::whole(source.label, "the file is empty"));
     }
@@ -174,6 +182,34 @@ impl<'a, 'd> Section<'a, 'd> {
         let items = self.items(key)?;
         let path = |i| format!("{}[{i}]", self.path_of(key));
         Ok(items.into_iter().enumerate().map(|(i, value)| self.field(path(i), value)).collect())
+    }
+
+    /// The keys that are given, in the order of the text.
+    pub fn given_keys(&self) -> Vec<&str> {
+        let mut keys: Vec<_> = self.table.keys().collect();
+        keys.sort_by_key(|key| key.span().start);
+        keys.into_iter().map(|key| key.get_ref().as_ref()).collect()
+    }
+
+    /// The items of a list that is there and not empty, or the one value that stands in for it. Tables have `keys`.
+    pub fn entries(&self, key: &str, keys: Keys) -> Result<Vec<Entry<'a, 'd>>, ConfigError> {
+        let value = self.value(key).ok_or_else(|| self.missing(key))?;
+        let path = self.path_of(key);
+        let items: Vec<_> = match value.get_ref() {
+            DeValue::Array(array) if array.is_empty() => {
+                let message = format!("`{path}` is an empty list, expected at least one value");
+                return Err(self.source.error(value.span(), message));
+            }
+            DeValue::Array(array) => {
+                array.iter().enumerate().map(|(i, v)| (format!("{path}[{i}]"), v)).collect()
+            }
+            _ => vec![(path, value)],
+        };
+        let entry = |(path, item): (String, &'d Spanned<DeValue<'a>>)| match item.get_ref() {
+            DeValue::Table(_) => self.subsection(path, item, keys).map(Entry::Table),
+            _ => Ok(Entry::Scalar(self.field(path, item))),
+        };
+        items.into_iter().map(entry).collect()
     }
 
     fn items(&self, key: &str) -> Result<Vec<&'d Spanned<DeValue<'a>>>, ConfigError> {

@@ -160,6 +160,17 @@ impl Machine {
         })
     }
 
+    /// Replaces the links by those of `cluster`, whose devices and kernels must be those of the machine's own; what is
+    /// known of its plans' costs stays.
+    ///
+    /// # Errors
+    /// [`SimError::Topology`] if the ranks do not fit; the machine is then as it was.
+    pub fn relink(&mut self, cluster: &Cluster) -> Result<(), SimError> {
+        let topology = Topology::new(cluster, self.ranks)?;
+        self.flows = Flows::new(Paths::new(topology, self.ranks));
+        Ok(())
+    }
+
     /// Runs `plan` and keeps all its spans; [`simulate_with`] a [`Discard`] keeps none and is faster.
     ///
     /// # Errors

@@ -39,9 +39,9 @@ impl PlanBuilder {
         let mut notes = Vec::new();
         if documents.padding() > 0 {
             notes.push(format!(
-                "{} padding tokens were added to fit the {} layout",
-                documents.padding(),
-                layout.kind()
+                "padding to fit the {} layout: {} tokens",
+                layout.kind(),
+                documents.padding()
             ));
         }
         let plan = Plan {

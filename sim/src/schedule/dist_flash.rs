@@ -11,6 +11,7 @@ mod forward;
 use super::Options;
 use super::step::{Travel, classify, clip, owner, shards};
 use crate::layout::Layout;
+use crate::mask::Pattern;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{BlockId, Buf, Bufs, MaskId, MessageId, Plan, Rank, Slots, Tensor};
 use crate::problem::{Pass, Problem};
@@ -22,6 +23,9 @@ pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Pla
     let mut b = PlanBuilder::new("dist-flash".into(), options.pass, problem, layout, options.transport);
     if options.chunks > 1 {
         b.note("chunks: only keys and values are cut; queries and results travel whole");
+    }
+    if problem.pattern != Pattern::Causal || problem.documents.len() > 1 {
+        b.note("blocks without an unmasked pair are never fetched, whether or not only needed keys are asked for");
     }
     match options.pass {
         Pass::Forward => forward::build(b, options),

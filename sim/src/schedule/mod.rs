@@ -141,6 +141,21 @@ pub enum BuildError {
         /// Tokens in a transfer.
         tokens: u64,
     },
+    /// A plan that would not fit in memory.
+    #[error(
+        "{ranks} ranks with {chunks} chunks a step make about {transfers} transfers, more than the {limit} that a plan \
+         may have; use fewer ranks or chunks"
+    )]
+    TooLarge {
+        /// Ranks asked for.
+        ranks: u32,
+        /// Chunks asked for.
+        chunks: u32,
+        /// P * P * chunks.
+        transfers: u64,
+        /// The most that are planned.
+        limit: u64,
+    },
     /// A plan that needs more buffers on a rank than can be numbered.
     #[error(
         "{chunks} chunks with a prefetch of {prefetch} steps need more than {limit} buffers a rank; use fewer"
@@ -179,6 +194,8 @@ fn divisors(n: u32) -> String {
 }
 
 const BUFFER_LIMIT: u64 = 30_000;
+/// A plan of this size takes about a gigabyte.
+const TRANSFER_LIMIT: u64 = 8_000_000;
 
 /// Builds the plan of `schedule` for `problem` on `ranks` ranks.
 ///
@@ -256,6 +273,10 @@ fn check_options(layout: &Layout, options: &Options) -> Result<(), BuildError> {
         return Err(BuildError::Chunks { chunks, tokens });
     }
     let depth = u64::from(prefetch.min(layout.ranks())) + 1;
+    let transfers = u64::from(layout.ranks()).pow(2).saturating_mul(u64::from(chunks));
+    if transfers > TRANSFER_LIMIT {
+        return Err(BuildError::TooLarge { ranks: layout.ranks(), chunks, transfers, limit: TRANSFER_LIMIT });
+    }
     if depth.saturating_mul(u64::from(chunks)) * 2 > BUFFER_LIMIT {
         return Err(BuildError::Buffers { chunks, prefetch, limit: BUFFER_LIMIT });
     }

@@ -106,7 +106,7 @@ fn a_proof_says_what_the_plan_costs() {
     for (rank, r) in proof.ranks.iter().enumerate() {
         assert_eq!((r.bytes_sent.0, r.bytes_received.0), (3 * kv, 3 * kv));
         assert_eq!((r.ops.attends, r.ops.sends, r.ops.recvs, r.ops.others), (rank + 1, 3, 3, 1));
-        // q in two bytes, the state of 8 + 2 floats, own k and v and those of two steps in flight; o comes later.
-        assert_eq!(r.peak_memory.0, 16 * 4 * (8 * 2 + 4 * 10) + 3 * kv);
+        // q and o in two bytes, lse, the state of 8 + 2 floats, own k and v and those of two steps in flight.
+        assert_eq!(r.peak_memory.0, 16 * 4 * (8 * 2 + 8 * 2 + 4 + 4 * 10) + 3 * kv);
     }
 }

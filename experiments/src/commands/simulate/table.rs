@@ -1,45 +1,26 @@
 //! The result as a person reads it.
 
 use ringlab_sim::units::{Bytes, SimTime};
-use serde::Serialize;
 
-use super::row::Row;
 use crate::grid::grid;
+use crate::predict::{self, Prediction, Row};
 use crate::setup::Setup;
 
-/// A constant that went into the result.
-#[derive(Serialize)]
-pub struct Constant {
-    what: String,
-    value: String,
-    source: String,
-}
-
-/// Every constant of the cluster and the model, with its source.
-pub fn constants(setup: &Setup) -> Vec<Constant> {
-    let cluster = setup.cluster.assumptions().into_iter();
-    let model = std::iter::once(Constant {
-        what: "model".into(),
-        value: setup.model.name.clone(),
-        source: setup.model.source.clone(),
-    });
-    cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
-}
-
 /// The table, what it means, and what it rests on.
-pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], explain: bool) -> String {
+pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
+    let rows = &prediction.rows;
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
     for line in remarks(setup, rows) {
         text += &format!("  {line}\n");
     }
-    for line in left_out {
+    for line in &prediction.left_out {
         text += &format!("  left out: {line}\n");
     }
     if explain {
         text += "\nConstants and their sources\n";
-        for c in constants(setup) {
+        for c in predict::constants(setup) {
             text += &format!("  {} = {}\n      {}\n", c.what, c.value, c.source);
         }
     }
@@ -49,21 +30,26 @@ pub fn render(setup: &Setup, rows: &[Row], left_out: &[String], explain: bool) -
 /// One line that says what was simulated.
 pub fn title(setup: &Setup) -> String {
     format!(
-        "{} on {} x {}: {} tokens, {} mask, one attention layer",
+        "{} on {} x {}: {} tokens{}, {} mask, one attention layer",
         setup.model.name,
         setup.cp,
         setup.cluster.device.name,
         tokens(setup.problem.tokens()),
+        documents(setup),
         setup.problem.pattern,
     )
 }
 
-fn heading(setup: &Setup, rows: &[Row]) -> String {
-    let s = &setup.problem.shape;
-    let documents = match setup.problem.documents.len() {
+fn documents(setup: &Setup) -> String {
+    match setup.problem.documents.len() {
         1 => String::new(),
         n => format!(" in {n} documents"),
-    };
+    }
+}
+
+fn heading(setup: &Setup, rows: &[Row]) -> String {
+    let s = &setup.problem.shape;
+    let documents = documents(setup);
     let batch = if s.batch > 1 { format!(", batch {}", s.batch) } else { String::new() };
     format!(
         "One attention layer of {}: {} query and {} kv heads of {}, {}{batch}\n{} tokens{documents}, {} mask, {}, on \
@@ -144,7 +130,12 @@ fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {
 }
 
 fn seconds(s: f64) -> String {
-    if s == 0.0 { "0".into() } else { SimTime::from_secs_f64(s).to_string() }
+    const DAY: f64 = 86_400.0;
+    match s {
+        _ if s == 0.0 => "0".into(),
+        _ if s >= DAY => format!("{:.1} days", s / DAY),
+        _ => SimTime::from_secs_f64(s).to_string(),
+    }
 }
 
 fn times(ratio: Option<f64>) -> String {

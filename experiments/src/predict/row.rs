@@ -3,7 +3,7 @@
 use ringlab_sim::units::Bytes;
 use serde::Serialize;
 
-use super::Simulated;
+use super::{Passes, Simulated};
 use crate::setup::Setup;
 
 /// What other schedules are compared with.
@@ -13,8 +13,8 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    pub fn of(simulated: &Simulated) -> Self {
-        let metrics = || simulated.passes.iter().map(|(_, _, m)| m);
+    pub fn of(simulated: &Passes) -> Self {
+        let metrics = || simulated.passes.iter().map(|s| &s.metrics);
         Self {
             makespan_s: metrics().map(|m| m.makespan.as_secs_f64()).sum(),
             critical_flops: metrics().map(|m| m.critical_flops).sum(),
@@ -56,19 +56,20 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(setup: &Setup, s: &Simulated, ring: Option<&Baseline>, one_gpu: Option<&Baseline>) -> Self {
+    pub fn new(setup: &Setup, s: &Passes, ring: Option<&Baseline>, one_gpu: Option<&Baseline>) -> Self {
         let own = Baseline::of(s);
         let ranks = f64::from(setup.cp);
-        let metrics = || s.passes.iter().map(|(_, _, m)| m);
+        let metrics = || s.passes.iter().map(|s| &s.metrics);
         let busy: f64 = metrics().flat_map(|m| &m.ranks).map(|r| r.busy.as_secs_f64()).sum();
-        let flops: f64 = s.passes.iter().map(|(plan, _, _)| plan.mask_area_flops()).sum();
+        let flops: f64 = s.passes.iter().map(|s| s.plan.mask_area_flops()).sum();
         let per_second = |flops: f64| if own.makespan_s > 0.0 { flops / own.makespan_s } else { 0.0 };
         let tflops_per_gpu = per_second(flops) / ranks / 1e12;
         let peak_memory = metrics().map(|m| m.peak_memory).max().unwrap_or(Bytes(0));
         let device = &setup.cluster.device;
-        let (plan, _, first) = &s.passes[0];
-        let mut notes: Vec<&str> =
-            s.passes.iter().flat_map(|(p, _, _)| &p.notes).map(String::as_str).collect();
+        let Simulated { plan, metrics: first, .. } = &s.passes[0];
+        let mut notes: Vec<&str> = s.passes.iter().flat_map(|s| &s.plan.notes).map(String::as_str).collect();
+        let of_setup = setup.notes();
+        notes.extend(of_setup.iter().map(String::as_str));
         notes.dedup();
         Self {
             schedule: s.schedule.to_string(),
@@ -81,7 +82,11 @@ impl Row {
             speedup_vs_ring: ring.map(|r| r.makespan_s / own.makespan_s),
             bound_speedup_vs_ring: ring.map(|r| r.critical_flops / own.critical_flops),
             speedup_vs_one_gpu: one_gpu.map(|g| g.makespan_s / own.makespan_s),
-            bubble_ratio: if own.makespan_s > 0.0 { 1.0 - busy / (ranks * own.makespan_s) } else { 0.0 },
+            bubble_ratio: if own.makespan_s > 0.0 {
+                (1.0 - busy / (ranks * own.makespan_s)).max(0.0)
+            } else {
+                0.0
+            },
             exposed_comm_s: metrics().map(|m| m.exposed_comm.as_secs_f64()).sum(),
             imbalance: first.imbalance,
             tflops_per_gpu,

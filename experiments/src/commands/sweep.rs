@@ -1,0 +1,114 @@
+//! `ringlab sweep`: a grid of configurations as CSV.
+
+use std::io::Write;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Outcome;
+use crate::args::SweepArgs;
+use crate::output::FORMAT_VERSION;
+use crate::presets::read_text;
+use crate::sweep::{Ended, Grid, HEADER, Identity, Part, Rows, Shard, Worker, merge};
+
+/// Computes the rows of a grid, or joins those of its shards.
+pub fn run(args: &SweepArgs) -> Result<Outcome> {
+    let grid = Grid::parse(&args.file.to_string_lossy(), &read_text(&args.file)?)?;
+    if !args.merge.is_empty() {
+        return join(args, &grid);
+    }
+    let rows = args.shard.unwrap_or(Shard::WHOLE).rows(grid.len);
+    let threads = match args.threads {
+        Some(threads) => threads.get(),
+        None => std::thread::available_parallelism().map_or(1, NonZero::get),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let on_signal = Arc::clone(&stop);
+    ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed)).context("cannot catch Ctrl-C")?;
+    let rows = Rows { grid: &grid, rows, threads, stop: &stop };
+    match &args.output {
+        Some(path) => into_file(rows, path),
+        None => onto_stdout(&rows),
+    }
+}
+
+fn onto_stdout(rows: &Rows<'_>) -> Result<Outcome> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{HEADER}")?;
+    let ended = rows.run(|lines, _| Ok(out.write_all(lines.as_bytes())?))?;
+    Ok(outcome(ended, rows, None))
+}
+
+fn into_file(mut rows: Rows<'_>, path: &Path) -> Result<Outcome> {
+    let all = rows.rows.clone();
+    let identity = Identity {
+        version: FORMAT_VERSION,
+        fingerprint: format!("{:016x}", rows.grid.fingerprint()),
+        first: all.start,
+        end: all.end,
+    };
+    let mut part = Part::open(path, &identity)?;
+    if let Some(last) = &part.last {
+        check_last(rows.grid, all.start + part.done - 1, last, path)?;
+        eprintln!("resuming after {} of {} rows", part.done, all.end - all.start);
+    }
+    rows.rows.start += part.done;
+    let bar = progress(all.end - all.start, part.done);
+    let ended = rows.run(|lines, count| {
+        part.append(lines)?;
+        bar.inc(count);
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    if ended == Ended::Complete {
+        part.finish()?;
+    }
+    Ok(outcome(ended, &rows, Some(path)))
+}
+
+/// A row that comes out differently was written by another version of the program.
+fn check_last(grid: &Grid, row: u64, line: &str, path: &Path) -> Result<()> {
+    let mut expected = String::new();
+    Worker::new(grid).append_row(row, &mut expected);
+    if expected.trim_end_matches('\n') != line {
+        bail!(
+            "{}.part was written by another version: row {row} differs; delete it to start over",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Drawn on a terminal only.
+fn progress(rows: u64, done: u64) -> ProgressBar {
+    let style = "{bar:30} {human_pos} of {human_len} rows, {per_sec}, {eta} left";
+    let bar = ProgressBar::new(rows).with_position(done);
+    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.reset_eta();
+    bar
+}
+
+fn outcome(ended: Ended, rows: &Rows<'_>, path: Option<&Path>) -> Outcome {
+    let Ended::Stopped { at } = ended else { return Outcome::Fine };
+    let left = rows.rows.end - at;
+    match path {
+        Some(path) => eprintln!(
+            "stopped with {left} rows left; {}.part has the rows so far, and the same command resumes",
+            path.display()
+        ),
+        None => eprintln!("stopped with {left} rows left; with -o FILE a sweep can be resumed"),
+    }
+    Outcome::Interrupted
+}
+
+fn join(args: &SweepArgs, grid: &Grid) -> Result<Outcome> {
+    match &args.output {
+        Some(path) => crate::output::write_file_with(path, |out| merge(grid, &args.merge, out))?,
+        None => merge(grid, &args.merge, &mut std::io::BufWriter::new(std::io::stdout().lock()))?,
+    }
+    Ok(Outcome::Fine)
+}

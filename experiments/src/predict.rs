@@ -1,0 +1,137 @@
+//! The prediction of a set-up: every schedule simulated, every figure beside its baselines.
+
+mod row;
+
+use anyhow::{Result, bail};
+use ringlab_sim::engine;
+use ringlab_sim::metrics::Metrics;
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::Schedule;
+use ringlab_sim::timeline::Timeline;
+use serde::Serialize;
+
+pub use self::row::Row;
+use crate::output::FORMAT_VERSION;
+use crate::setup::Setup;
+
+/// Tokens of the sequence if none are given.
+pub const DEFAULT_SEQ: u64 = 128 << 10;
+
+/// One simulated pass.
+pub struct Simulated {
+    /// What was simulated.
+    pub plan: Plan,
+    /// What happened when.
+    pub timeline: Timeline,
+    /// What it means.
+    pub metrics: Metrics,
+}
+
+/// A schedule's simulated passes, in the order in which they run.
+pub struct Passes {
+    /// The schedule.
+    pub schedule: Schedule,
+    /// One or two of them.
+    pub passes: Vec<Simulated>,
+}
+
+/// All schedules of a set-up.
+pub struct Prediction {
+    /// The schedules that can take the problem.
+    pub simulated: Vec<Passes>,
+    /// Their figures, in the same order.
+    pub rows: Vec<Row>,
+    /// The schedules that cannot, and why.
+    pub left_out: Vec<String>,
+}
+
+/// A constant that went into the result.
+#[derive(Serialize)]
+pub struct Constant {
+    /// Where it stands in the cluster's TOML.
+    pub what: String,
+    /// Its value, with its unit.
+    pub value: String,
+    /// Where it comes from.
+    pub source: String,
+}
+
+/// The JSON form of a prediction.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    version: u32,
+    cluster: &'a str,
+    model: &'a str,
+    layers: u64,
+    mask: String,
+    results: &'a [Row],
+    left_out: &'a [String],
+    assumptions: Vec<Constant>,
+}
+
+impl Prediction {
+    /// Simulates every schedule of `setup`. A schedule that cannot take the problem is left out with a remark if
+    /// `tolerant`, and an error otherwise; that none can is always an error.
+    pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
+        let gpus = setup.cluster.gpus();
+        if setup.cp > gpus {
+            bail!(
+                "{} has {gpus} GPUs, too few for --cp {}; use at most {gpus} ranks or a larger cluster, such as \
+                 h100-16x8-rail",
+                setup.cluster.name,
+                setup.cp
+            );
+        }
+        let (simulated, left_out) =
+            setup.each_schedule(tolerant, |schedule| simulate(setup, schedule, setup.cp))?;
+        let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
+            Some(ring) => Some(row::Baseline::of(ring)),
+            None => simulate(setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),
+        };
+        let one_gpu = simulate(setup, Schedule::Ring, 1).ok().as_ref().map(row::Baseline::of);
+        let rows = simulated.iter().map(|s| Row::new(setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
+        Ok(Self { simulated, rows, left_out })
+    }
+
+    /// All passes of all schedules.
+    pub fn passes(&self) -> impl Iterator<Item = &Simulated> {
+        self.simulated.iter().flat_map(|s| &s.passes)
+    }
+
+    /// What `--format json` prints.
+    pub fn report<'a>(&'a self, setup: &'a Setup) -> Report<'a> {
+        Report {
+            version: FORMAT_VERSION,
+            cluster: &setup.cluster.name,
+            model: &setup.model.name,
+            layers: setup.model.layers,
+            mask: setup.problem.pattern.to_string(),
+            results: &self.rows,
+            left_out: &self.left_out,
+            assumptions: constants(setup),
+        }
+    }
+}
+
+/// Every constant of the cluster and the model, with its source.
+pub fn constants(setup: &Setup) -> Vec<Constant> {
+    let cluster = setup.cluster.assumptions().into_iter();
+    let model = std::iter::once(Constant {
+        what: "model".into(),
+        value: setup.model.name.clone(),
+        source: setup.model.source.clone(),
+    });
+    cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
+}
+
+fn simulate(setup: &Setup, schedule: Schedule, ranks: u32) -> Result<Passes> {
+    let simulate_pass = |&pass: &Pass| {
+        let plan = setup.plan_on(schedule, pass, ranks)?;
+        let timeline = engine::simulate(&plan, &setup.cluster, &engine::SimOptions::default())?;
+        let metrics = Metrics::of(&plan, &timeline);
+        Ok(Simulated { plan, timeline, metrics })
+    };
+    let passes = setup.passes.iter().map(simulate_pass).collect::<Result<_>>()?;
+    Ok(Passes { schedule, passes })
+}

@@ -1,0 +1,66 @@
+//! The grid: fields with their values, and the configuration at an index.
+
+use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::model::Model;
+
+use super::point::{Mask, Point, Setting};
+
+/// A field and its values.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// The field's key.
+    pub key: &'static str,
+    /// Its values in the order of the file; never empty.
+    pub settings: Vec<Setting>,
+}
+
+/// The product of all fields. The first axis varies slowest.
+#[derive(Debug, Clone)]
+pub struct Grid {
+    /// Clusters that settings name by index.
+    pub clusters: Vec<Cluster>,
+    /// Models that settings name by index.
+    pub models: Vec<Model>,
+    /// Masks that settings name by index.
+    pub masks: Vec<Mask>,
+    /// The fields in the order of the file.
+    pub axes: Vec<Axis>,
+    /// Number of configurations.
+    pub len: u64,
+}
+
+impl Grid {
+    /// The configuration at `index`, counted from 0.
+    pub fn point(&self, index: u64) -> Point {
+        let mut point = Point::default();
+        let mut rest = index;
+        for axis in self.axes.iter().rev() {
+            let count = axis.settings.len() as u64;
+            point.set(axis.settings[(rest % count) as usize]);
+            rest /= count;
+        }
+        point
+    }
+
+    /// The cluster of a configuration, with the rates of its file.
+    pub fn cluster(&self, point: &Point) -> &Cluster {
+        &self.clusters[point.cluster]
+    }
+
+    /// The model of a configuration.
+    pub fn model(&self, point: &Point) -> &Model {
+        &self.models[point.model]
+    }
+
+    /// The mask of a configuration, if the sweep names it.
+    pub fn mask(&self, point: &Point) -> Option<&Mask> {
+        point.mask.map(|i| &self.masks[i])
+    }
+
+    /// A number that differs between grids that give different rows: FNV-1a of everything that goes in.
+    pub fn fingerprint(&self) -> u64 {
+        let text = format!("{} {self:?}", env!("CARGO_PKG_VERSION"));
+        text.bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+}

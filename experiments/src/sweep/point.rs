@@ -1,0 +1,232 @@
+//! One configuration of a grid, and the fields that it is made of.
+
+use ringlab_sim::config::cluster::{Cluster, FabricTopology};
+use ringlab_sim::config::model::Model;
+use ringlab_sim::mask::Pattern;
+use ringlab_sim::plan::Transport;
+use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
+use ringlab_sim::schedule::{Options, Route, Schedule};
+use ringlab_sim::units::BytesPerSec;
+
+/// Tokens of the sequence if neither the sweep nor the mask's documents say.
+const DEFAULT_SEQ: u64 = 128 << 10;
+
+/// A mask as a sweep names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mask {
+    /// As written.
+    pub text: String,
+    /// Inside a document.
+    pub pattern: Pattern,
+    /// Lengths of packed documents.
+    pub documents: Option<Vec<u64>>,
+}
+
+/// One value of one field. Clusters, models and masks are indices into the grid's lists.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Setting {
+    /// Which cluster.
+    Cluster(usize),
+    /// Which model.
+    Model(usize),
+    /// Rate between GPUs of a node.
+    LinkBandwidth(BytesPerSec),
+    /// Rate of a NIC.
+    NicBandwidth(BytesPerSec),
+    /// Context-parallel degree P.
+    Cp(u32),
+    /// Tokens of the sequence N.
+    Seq(u64),
+    /// Which mask.
+    Mask(usize),
+    /// Sequences in a batch.
+    Batch(u32),
+    /// Element type.
+    Dtype(Dtype),
+    /// Query heads.
+    Heads(u32),
+    /// Key/value heads.
+    KvHeads(u32),
+    /// Head dimension.
+    HeadDim(u32),
+    /// Which schedule.
+    Schedule(Schedule),
+    /// Tokens of a stripe, for striped schedules.
+    Stripe(u64),
+    /// Forward, backward, or both.
+    Pass(&'static [Pass]),
+    /// How messages travel.
+    Transport(Transport),
+    /// From whom keys and values come.
+    Route(Route),
+    /// Messages a transfer is cut into.
+    Chunks(u32),
+    /// Steps that transfers may run ahead.
+    Prefetch(u32),
+    /// Only send what the mask needs.
+    NeededOnly(bool),
+    /// Pad what the layout does not divide.
+    Pad(bool),
+}
+
+/// One configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Index of the cluster.
+    pub cluster: usize,
+    /// Index of the model.
+    pub model: usize,
+    /// Rates that replace the cluster's.
+    pub rates: Rates,
+    /// Context-parallel degree P.
+    pub cp: u32,
+    /// Tokens; `None` is the default, or what the documents add up to.
+    pub seq: Option<u64>,
+    /// Index of the mask; `None` is the model's own.
+    pub mask: Option<usize>,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Sequences in a batch.
+    pub batch: u32,
+    /// Query heads, key/value heads and head dimension that replace the model's.
+    pub sizes: [Option<u32>; 3],
+    /// Which schedule.
+    pub schedule: Schedule,
+    /// Tokens of a stripe.
+    pub stripe: Option<u64>,
+    /// The passes that follow each other.
+    pub passes: &'static [Pass],
+    /// All else that a schedule understands; its pass is set by `passes`.
+    pub options: Options,
+}
+
+/// Rates that replace a cluster's.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rates {
+    /// Between GPUs of a node.
+    pub link: Option<BytesPerSec>,
+    /// Of a NIC.
+    pub nic: Option<BytesPerSec>,
+}
+
+impl Default for Point {
+    fn default() -> Self {
+        Self {
+            cluster: 0,
+            model: 0,
+            rates: Rates::default(),
+            cp: 8,
+            seq: None,
+            mask: None,
+            dtype: Dtype::Bf16,
+            batch: 1,
+            sizes: [None; 3],
+            schedule: Schedule::Ring,
+            stripe: None,
+            passes: &[Pass::Forward],
+            options: Options::new(Pass::Forward),
+        }
+    }
+}
+
+impl Point {
+    /// Gives one field its value.
+    pub fn set(&mut self, setting: Setting) {
+        match setting {
+            Setting::Cluster(i) => self.cluster = i,
+            Setting::Model(i) => self.model = i,
+            Setting::LinkBandwidth(rate) => self.rates.link = Some(rate),
+            Setting::NicBandwidth(rate) => self.rates.nic = Some(rate),
+            Setting::Cp(cp) => self.cp = cp,
+            Setting::Seq(tokens) => self.seq = Some(tokens),
+            Setting::Mask(i) => self.mask = Some(i),
+            Setting::Batch(batch) => self.batch = batch,
+            Setting::Dtype(dtype) => self.dtype = dtype,
+            Setting::Heads(n) => self.sizes[0] = Some(n),
+            Setting::KvHeads(n) => self.sizes[1] = Some(n),
+            Setting::HeadDim(n) => self.sizes[2] = Some(n),
+            Setting::Schedule(schedule) => self.schedule = schedule,
+            Setting::Stripe(tokens) => self.stripe = Some(tokens),
+            Setting::Pass(passes) => self.passes = passes,
+            Setting::Transport(transport) => self.options.transport = transport,
+            Setting::Route(route) => self.options.route = route,
+            Setting::Chunks(chunks) => self.options.chunks = chunks,
+            Setting::Prefetch(steps) => self.options.prefetch = steps,
+            Setting::NeededOnly(flag) => self.options.needed_only = flag,
+            Setting::Pad(flag) => self.options.pad = flag,
+        }
+    }
+
+    /// The schedule, striped ones with the stripe that was asked for.
+    pub fn schedule(&self) -> Schedule {
+        match (self.schedule, self.stripe) {
+            (Schedule::Striped { .. }, Some(block)) => Schedule::Striped { block },
+            (schedule, _) => schedule,
+        }
+    }
+
+    /// Heads and sizes, those of `model` where the sweep does not say.
+    pub fn shape(&self, model: &Model) -> Shape {
+        let size = |given: Option<u32>, of_model: u64| {
+            given.unwrap_or_else(|| u32::try_from(of_model).unwrap_or(u32::MAX))
+        };
+        Shape {
+            heads: size(self.sizes[0], model.heads),
+            kv_heads: size(self.sizes[1], model.kv_heads),
+            head_dim: size(self.sizes[2], model.head_dim),
+            dtype: self.dtype,
+            batch: self.batch,
+        }
+    }
+
+    /// What is to be computed.
+    ///
+    /// # Errors
+    /// The reason if the documents of the mask do not add up to the sequence.
+    pub fn problem(&self, model: &Model, mask: Option<&Mask>) -> Result<Problem, String> {
+        let pattern = match (mask, model.sliding_window) {
+            (Some(mask), _) => mask.pattern,
+            (None, Some(window)) => Pattern::Window(window.0),
+            (None, None) => Pattern::Causal,
+        };
+        let documents = match (mask.and_then(|m| m.documents.clone()), self.seq) {
+            (None, seq) => vec![seq.unwrap_or(DEFAULT_SEQ)],
+            (Some(documents), seq) => {
+                let sum: u64 = documents.iter().sum();
+                if let Some(seq) = seq.filter(|&seq| seq != sum) {
+                    return Err(format!(
+                        "the documents of the mask have {sum} tokens, but the sequence has {seq}"
+                    ));
+                }
+                documents
+            }
+        };
+        Ok(Problem { shape: self.shape(model), pattern, documents })
+    }
+}
+
+impl Rates {
+    /// `cluster` with these rates. A link's rate is what one transfer reaches and what the link carries; a PCIe switch's
+    /// way to the host bridge keeps its ratio to a link.
+    pub fn apply(&self, cluster: &Cluster) -> Cluster {
+        let mut cluster = cluster.clone();
+        if let Some(rate) = self.link {
+            let fabric = &mut cluster.fabric;
+            (fabric.copy.bandwidth, fabric.nccl.bandwidth) = (rate, rate);
+            match &mut fabric.topology {
+                FabricTopology::Nvswitch { link_bandwidth }
+                | FabricTopology::Torus { link_bandwidth, .. } => {
+                    *link_bandwidth = rate;
+                }
+                FabricTopology::Pcie { link_bandwidth, host_bridge_bandwidth, .. } => {
+                    host_bridge_bandwidth.0 *= rate.0 / link_bandwidth.0;
+                    *link_bandwidth = rate;
+                }
+            }
+        }
+        if let (Some(rate), Some(network)) = (self.nic, &mut cluster.network) {
+            (network.nic_bandwidth, network.transport.bandwidth) = (rate, rate);
+        }
+        cluster
+    }
+}

@@ -1,0 +1,105 @@
+use crate::support::{Folder, columns, stdout};
+
+fn sweep(text: &str) -> String {
+    let folder = Folder::new(text);
+    stdout(&["sweep", &folder.at("sweep.toml")])
+}
+
+/// `simulate` builds its own plans, machine and timeline for every schedule.
+#[test]
+fn rows_are_what_simulate_says() {
+    let text = "cluster = [\"pcie-8x-a100\", \"dgx-h100\"]\npass = [\"forward\", \"forward+backward\"]\ncp = [4, 8]\n\
+                transport = [\"copy-engine\", \"nccl\"]\nseq = 16384\nschedule = \"all\"\nchunks = 2\n";
+    let names = [
+        "cluster",
+        "pass",
+        "cp",
+        "transport",
+        "schedule",
+        "makespan_s",
+        "bubble_ratio",
+        "exposed_comm_s",
+        "tflops_per_gpu",
+        "mfu",
+        "peak_memory_bytes",
+        "bytes_moved",
+        "imbalance",
+        "fits",
+    ];
+    let rows = columns(&sweep(text), &names);
+    let schedules = ringlab_sim::schedule::ALL.len();
+    assert_eq!(rows.len(), 2 * 2 * 2 * 2 * schedules);
+    for group in rows.chunks(schedules) {
+        let [cluster, pass, cp, transport] = [0, 1, 2, 3].map(|i| group[0][i].as_str());
+        let csv = stdout(&[
+            "simulate",
+            "--cluster",
+            cluster,
+            "--pass",
+            pass,
+            "--cp",
+            cp,
+            "--transport",
+            transport,
+            "--seq",
+            "16384",
+            "--chunks",
+            "2",
+            "--format",
+            "csv",
+        ]);
+        for (expected, row) in columns(&csv, &names[4..]).iter().zip(group) {
+            for (a, b) in expected.iter().zip(&row[4..]) {
+                let equal_numbers = a
+                    .parse::<f64>()
+                    .ok()
+                    .zip(b.parse::<f64>().ok())
+                    .is_some_and(|(a, b)| (a - b).abs() <= 1e-12 * a.abs());
+                assert!(a == b || equal_numbers, "{a} in {row:?}");
+            }
+        }
+    }
+}
+
+/// P ranks that each send and compute nothing but what the closed form says: an ideal cluster with one slow link.
+#[test]
+fn halving_the_bandwidth_of_a_bound_ring_doubles_its_time() {
+    let text = "model = \"llama-2-7b\"\nseq = \"64Ki\"\nschedule = \"ring\"\n\
+                link_bandwidth = [\"1 GB/s\", \"0.5 GB/s\"]\n";
+    let times: Vec<f64> =
+        columns(&sweep(text), &["makespan_s"]).iter().map(|r| r[0].parse().unwrap()).collect();
+    // 7 steps of 8Ki tokens, k and v of 32 heads of 128 in bf16: 128 MiB each. Computing is hidden but for the last step.
+    let transfers = 7.0 * 8192.0 * 2.0 * 32.0 * 128.0 * 2.0 / 1e9;
+    assert!((times[0] / transfers - 1.0).abs() < 0.01, "{} of {transfers}", times[0]);
+    assert!((times[1] - times[0] - transfers).abs() < 1e-4 * transfers);
+}
+
+#[test]
+fn what_cannot_be_planned_is_a_row_with_the_reason() {
+    let text = "seq = [1000, 1024]\ncp = [3, 4, 16]\nschedule = [\"zigzag\"]\n";
+    let rows = columns(&sweep(text), &["seq_len", "cp", "makespan_s", "fits", "reason"]);
+    let reasons: Vec<&str> = rows.iter().map(|r| r[4].as_str()).collect();
+    assert!(reasons[0].contains("1000"), "{reasons:?}");
+    assert_eq!((rows[0][2].as_str(), rows[0][3].as_str()), ("", ""));
+    assert!(reasons[5].contains("16 ranks do not fit on the 8 GPUs"), "{reasons:?}");
+    for row in &rows {
+        assert_ne!(row[2].is_empty(), row[4].is_empty(), "figures or a reason: {row:?}");
+    }
+    assert_eq!(rows.iter().filter(|r| !r[2].is_empty()).count(), 2, "1000 and 1024 tokens on 4 ranks");
+}
+
+#[test]
+fn documents_and_a_sequence_that_disagree_are_rows_with_the_reason() {
+    let text = "seq = [32, 64]\ncp = 2\nmask = [\"docs:16,16\", \"causal\"]\nschedule = \"ring\"\n";
+    let rows = columns(&sweep(text), &["mask", "seq_len", "reason"]);
+    assert_eq!(rows[0], ["docs:16,16", "32", ""]);
+    assert_eq!(rows[2][..2], ["docs:16,16", "64"]);
+    assert!(rows[2][2].contains("have 32 tokens, but the sequence has 64"));
+    assert_eq!(rows[3], ["causal", "64", ""]);
+}
+
+#[test]
+fn a_model_with_a_window_is_swept_with_it() {
+    let rows = columns(&sweep("model = [\"mistral-7b\", \"llama-3-8b\"]\nseq = \"8Ki\"\n"), &["mask"]);
+    assert_eq!(rows, [["window:4096"], ["causal"]]);
+}

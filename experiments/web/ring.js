@@ -1,0 +1,116 @@
+// The ring of ranks in one step: who computes which block, and what travels.
+import { bytes, count } from "./format.js";
+import { inkOn, rankColour } from "./palette.js";
+
+const SIZE = 400;
+const CENTRE = SIZE / 2;
+const SVG = "http://www.w3.org/2000/svg";
+
+function shape(tag, attributes, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+/** What every step does: kernels by rank, and messages. */
+export function stepsOf(view) {
+  const { rank, class: kinds, step, q, kv, peer, bytes: moved, label } = view.spans;
+  const steps = [];
+  for (let i = 0; i < rank.length; i += 1) {
+    const kind = view.classes[kinds[i]];
+    const here = (steps[step[i]] ??= { attends: [], messages: [] });
+    if (kind.track === 0 && kv[i] >= 0) {
+      here.attends.push({ rank: rank[i], q: q[i], kv: kv[i], masked: kind.hatching !== null, label: view.labels[label[i]] });
+    } else if (kind.track === 1) {
+      here.messages.push({ from: rank[i], to: peer[i], owner: kv[i] >= 0 ? kv[i] : q[i], isKv: kv[i] >= 0, bytes: moved[i], label: view.labels[label[i]] });
+    }
+  }
+  return Array.from(steps, (s) => s ?? { attends: [], messages: [] });
+}
+
+/** Draws the ring in `svg`. */
+export class Ring {
+  constructor(svg) {
+    this.svg = svg;
+    svg.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
+  }
+
+  show(view, steps) {
+    this.ranks = view.ranks;
+    this.steps = steps;
+    this.radius = this.ranks > 1 ? 158 : 0;
+    this.node = Math.min(30, Math.max(3, (Math.PI * this.radius) / this.ranks * 0.72 || 40));
+  }
+
+  place(rank, radius = this.radius) {
+    const angle = (2 * Math.PI * rank) / this.ranks - Math.PI / 2;
+    return [CENTRE + radius * Math.cos(angle), CENTRE + radius * Math.sin(angle)];
+  }
+
+  /** Draws step `t`; messages are `progress` of their way. */
+  draw(t, progress = null) {
+    const { attends, messages } = this.steps[t];
+    this.svg.replaceChildren();
+    this.svg.append(shape("circle", { cx: CENTRE, cy: CENTRE, r: this.radius, class: "ring-track" }));
+    for (const message of messages) this.drawMessage(message, progress);
+    for (let rank = 0; rank < this.ranks; rank += 1) this.drawRank(rank, attends.filter((a) => a.rank === rank));
+    this.svg.append(
+      shape("text", { x: CENTRE, y: CENTRE - (this.ranks > 1 ? 10 : 70), class: "ring-step" }, `step ${t}`),
+      shape("text", { x: CENTRE, y: CENTRE + (this.ranks > 1 ? 16 : -46), class: "ring-note" }, `of 0 to ${this.steps.length - 1}`));
+    this.svg.setAttribute("aria-label", this.sentence(t));
+  }
+
+  drawRank(rank, attends) {
+    const [x, y] = this.place(rank);
+    const first = attends[0];
+    const colour = first ? rankColour(first.kv, this.ranks) : "";
+    const circle = shape("circle", { cx: x, cy: y, r: this.node, class: first ? "ring-rank" : "ring-rank idle" });
+    if (first) circle.setAttribute("fill", colour);
+    const title = attends.map((a) => a.label).join(", ") || "no attention in this step";
+    circle.append(shape("title", {}, `rank ${rank}: ${title}`));
+    this.svg.append(circle);
+    if (this.ranks > 24) return;
+    const ink = first ? inkOn(colour) : "";
+    const big = this.node >= 20;
+    const name = shape("text", { x, y: big ? y - 5 : y, class: "ring-name" }, String(rank));
+    if (ink) name.style.fill = ink;
+    this.svg.append(name);
+    if (!big) return;
+    const helping = first && first.q !== rank;
+    const what = shape("text", { x, y: y + 10, class: "ring-what" }, !first ? "idle" : helping ? `q${first.q}×${first.kv}` : `kv ${first.kv}`);
+    if (ink) what.style.fill = ink;
+    this.svg.append(what);
+  }
+
+  drawMessage({ from, to, owner, isKv, label }, progress) {
+    const [[x1, y1], [x2, y2]] = [this.place(from), this.place(to)];
+    const length = Math.hypot(x2 - x1, y2 - y1) || 1;
+    const [dx, dy] = [(x2 - x1) / length, (y2 - y1) / length];
+    const gap = this.node + 3;
+    if (length < 2 * gap + 4) return;
+    const [ax, ay, bx, by] = [x1 + dx * gap, y1 + dy * gap, x2 - dx * gap, y2 - dy * gap];
+    const colour = rankColour(owner, this.ranks);
+    const line = shape("line", { x1: ax, y1: ay, x2: bx, y2: by, class: isKv ? "ring-message" : "ring-message other" });
+    line.append(shape("title", {}, label));
+    const tip = Math.min(9, length / 4);
+    const head = [[bx, by], [bx - dx * tip - dy * tip * 0.5, by - dy * tip + dx * tip * 0.5], [bx - dx * tip + dy * tip * 0.5, by - dy * tip - dx * tip * 0.5]];
+    this.svg.append(line, shape("polygon", { points: head.map((p) => p.join(",")).join(" "), class: "ring-head" }));
+    if (progress === null) return;
+    const packet = shape("rect", { x: ax + (bx - ax) * progress - 5, y: ay + (by - ay) * progress - 5, width: 10, height: 10, rx: 2, class: "ring-packet" });
+    packet.setAttribute("fill", colour);
+    this.svg.append(packet);
+  }
+
+  /** What the step does, in words. */
+  sentence(t) {
+    const { attends, messages } = this.steps[t];
+    const busy = new Set(attends.map((a) => a.rank)).size;
+    const helpers = new Set(attends.filter((a) => a.q !== a.rank).map((a) => a.rank)).size;
+    const moved = messages.reduce((sum, m) => sum + m.bytes, 0);
+    const parts = [`Step ${t}: ${busy} of ${count(this.ranks, "rank")} compute`];
+    if (helpers > 0) parts.push(`${helpers} of them for another rank`);
+    parts.push(messages.length > 0 ? `${count(messages.length, "message")}, ${bytes(moved)} in all` : "nothing is sent");
+    return `${parts.join(", ")}.`;
+  }
+}
