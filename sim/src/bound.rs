@@ -21,11 +21,14 @@ pub fn critical_pairs(schedule: Schedule, ranks: u32, c: u64) -> u128 {
     let (p, c) = (u128::from(ranks), u128::from(c));
     let diagonal = c * (c + 1) / 2;
     match schedule {
-        Schedule::Ring | Schedule::AllGather { zigzag: false } => p * ((p - 1) * c * c + diagonal),
-        Schedule::DistFlash => p * (p / 2 * c * c + diagonal),
-        Schedule::Zigzag | Schedule::AllGather { zigzag: true } | Schedule::DoubleRing { .. } => {
-            p * zigzag(p, c)
+        Schedule::Ring | Schedule::Burst { zigzag: false } | Schedule::AllGather { zigzag: false } => {
+            p * ((p - 1) * c * c + diagonal)
         }
+        Schedule::DistFlash => p * (p / 2 * c * c + diagonal),
+        Schedule::Zigzag
+        | Schedule::Burst { zigzag: true }
+        | Schedule::AllGather { zigzag: true }
+        | Schedule::DoubleRing { .. } => p * zigzag(p, c),
         Schedule::Striped { block } => {
             let b = u128::from(block);
             let n = c / b;

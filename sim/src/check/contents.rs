@@ -112,9 +112,18 @@ impl<'a> Machine<'a> {
         else {
             return;
         };
-        let region = self.regions.of_block(self.plan.message(message).block);
-        let Some(content) = self.held(sent, from, region, found) else { return };
-        self.write(received, to, Content { region, node: content.node }, found);
+        let (message, region) =
+            (self.plan.message(message), self.regions.of_block(self.plan.message(message).block));
+        let node = if message.tensor.is_result() {
+            let Some(content) = self.held(sent, from, region, found) else { return };
+            content.node
+        } else {
+            if !self.held_parts(sent, from, message.tensor.parts(), region, found) {
+                return;
+            }
+            None
+        };
+        self.write(received, to, Content { region, node }, found);
     }
 
     fn kind(&self, at: At) -> OpKind {
@@ -233,12 +242,12 @@ impl<'a> Machine<'a> {
     }
 
     /// Whether `bufs` together hold all of `needed` of each part; a buffer may have several, or one.
-    fn held_parts(&self, at: At, bufs: Bufs, parts: &[Part], needed: RegionId, found: &mut Findings) {
+    fn held_parts(&self, at: At, bufs: Bufs, parts: &[Part], needed: RegionId, found: &mut Findings) -> bool {
         let has = |b: &Buf, part| self.place(at.rank, *b).tensor.parts().contains(part);
         parts.iter().all(|part| {
             let with = bufs.iter().filter(|b| has(b, part));
             self.held_in(at, bufs.first, with, needed, found).is_some()
-        });
+        })
     }
 
     fn held_in(

@@ -214,8 +214,11 @@ fn operand_fault(plan: &Plan, program: &Program, kind: &OpKind) -> Option<String
         ),
         OpKind::Finish { state, out } => buffer(state.into(), State).or_else(|| buffer(out.into(), Output)),
         OpKind::Project(projection) => projection_fault(plan, program, &projection),
-        OpKind::Send { message, buffer: b } => transfer_fault(plan, program, message, b),
-        OpKind::Recv { message, buffer: b } => transfer_fault(plan, program, message, b.into()),
+        OpKind::Send { message, buffer } => send_fault(plan, program, message, buffer),
+        OpKind::Recv { message, buffer } => match plan.messages.get(message as usize) {
+            None => Some(format!("there is no message {message}")),
+            Some(message) => buffers_fault(program, buffer.into(), message.tensor),
+        },
     }
 }
 
@@ -224,14 +227,18 @@ pub(super) const BACKWARD_QUERY: &[Part] = &[Part::Query, Part::OutputGrad, Part
 /// What delta is computed from.
 pub(super) const PREPROCESSED: &[Part] = &[Part::Output, Part::OutputGrad];
 
-/// Whether a message exists and can be sent from, or received into, these buffers.
-fn transfer_fault(plan: &Plan, program: &Program, message: MessageId, bufs: Bufs) -> Option<String> {
+/// Whether a message exists and can be sent from these buffers: a result from one, anything else from buffers that have
+/// its parts.
+fn send_fault(plan: &Plan, program: &Program, message: MessageId, bufs: Bufs) -> Option<String> {
     let Some(message) = plan.messages.get(message as usize) else {
         return Some(format!("there is no message {message}"));
     };
-    let several = (message.tensor.is_sum() && bufs.count > 1)
-        .then(|| format!("{:?} is sent from several buffers", message.tensor));
-    several.or_else(|| buffers_fault(program, bufs, message.tensor))
+    let tensor = message.tensor;
+    if !tensor.is_result() {
+        return parts_fault(program, bufs, tensor.parts());
+    }
+    let several = (bufs.count > 1).then(|| format!("{tensor:?} is sent from several buffers"));
+    several.or_else(|| buffers_fault(program, bufs, tensor))
 }
 
 fn projection_fault(plan: &Plan, program: &Program, projection: &Projection) -> Option<String> {

@@ -73,6 +73,7 @@ pub(super) fn tensor_name(tensor: Tensor) -> &'static str {
         Tensor::Output => "o",
         Tensor::QuerySide => "q, o, do and lse",
         Tensor::OutputGrad => "do",
+        Tensor::BackwardQuery => "q, do and lse",
         Tensor::Hidden => "layer input",
         Tensor::LayerOutput => "part of the layer output",
         Tensor::HiddenGrad => "part of the layer input's gradient",

@@ -21,6 +21,8 @@ pub enum Tensor {
     QuerySide,
     /// do.
     OutputGrad,
+    /// What a backward call reads of its queries, but for delta: q, do, and lse in fp32.
+    BackwardQuery,
     /// rowsum(o * do), fp32.
     Delta,
     /// dq, fp32.
@@ -117,6 +119,7 @@ impl Tensor {
             Self::Output => &[Part::Output, Part::Lse],
             Self::QuerySide => &[Part::Query, Part::Output, Part::OutputGrad, Part::Lse],
             Self::OutputGrad => &[Part::OutputGrad],
+            Self::BackwardQuery => &[Part::Query, Part::OutputGrad, Part::Lse],
             Self::Delta => &[Part::Delta],
             Self::QueryGrad => &[Part::QueryGrad],
             Self::KeyValueGrad => &[Part::KeyGrad, Part::ValueGrad],
@@ -136,11 +139,18 @@ impl Tensor {
             }
     }
 
-    /// Whether it is added to, and so must lie in one buffer when it is sent.
-    pub fn is_sum(self) -> bool {
+    /// Whether attention calls go into it. What is no such result can be sent from several buffers, or from one that has
+    /// more parts.
+    pub fn is_result(self) -> bool {
         !matches!(
             self,
-            Self::Query | Self::KeyValue | Self::QuerySide | Self::OutputGrad | Self::Delta | Self::Hidden
+            Self::Query
+                | Self::KeyValue
+                | Self::QuerySide
+                | Self::OutputGrad
+                | Self::BackwardQuery
+                | Self::Delta
+                | Self::Hidden
         )
     }
 

@@ -2,6 +2,7 @@
 //! [`Schedule`].
 
 mod all_gather;
+mod burst;
 mod collective;
 mod dist_flash;
 mod double_ring;
@@ -233,6 +234,7 @@ pub fn build(
             Ok(double_ring::build(problem, layout, options, (schedule, window, rail)))
         }
         Schedule::Usp { across, .. } => Ok(usp::build(problem, layout, options, (schedule, across))),
+        Schedule::Burst { zigzag } => Ok(burst::build(problem, layout, options, zigzag)),
         Schedule::MegatronSp => Ok(megatron_sp::build(problem, layout, options)),
         Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
     }

@@ -40,6 +40,11 @@ pub enum Schedule {
     },
     /// Megatron's tensor and sequence parallelism, arXiv 2205.05198: heads divided, around it collectives of whole tokens.
     MegatronSp,
+    /// A ring with BurstAttention's backward, arXiv 2403.09347: queries travel instead of keys.
+    Burst {
+        /// Whether it is a zigzag ring.
+        zigzag: bool,
+    },
     /// USP (arXiv 2405.07719): Ulysses inside groups, a zigzag ring over them.
     Usp {
         /// Ranks that divide the heads, and ranks of a ring; `None` for the most that divide the heads without copies of
@@ -51,7 +56,7 @@ pub enum Schedule {
 }
 
 /// All schedules as a user names them, with the default options.
-pub const ALL: [Schedule; 10] = [
+pub const ALL: [Schedule; 12] = [
     Schedule::Ring,
     Schedule::Zigzag,
     Schedule::Striped { block: 1 },
@@ -62,6 +67,8 @@ pub const ALL: [Schedule; 10] = [
     Schedule::Ulysses,
     Schedule::Usp { grid: None, across: false },
     Schedule::MegatronSp,
+    Schedule::Burst { zigzag: false },
+    Schedule::Burst { zigzag: true },
 ];
 
 impl fmt::Display for Schedule {
@@ -81,6 +88,8 @@ impl fmt::Display for Schedule {
                 if *rail { write!(f, ":rail") } else { Ok(()) }
             }
             Self::MegatronSp => write!(f, "megatron-sp"),
+            Self::Burst { zigzag: false } => write!(f, "ring-burst"),
+            Self::Burst { zigzag: true } => write!(f, "zigzag-burst"),
             Self::Usp { grid, across } => {
                 write!(f, "usp")?;
                 grid.map_or(Ok(()), |(u, r)| write!(f, ":{u}x{r}"))?;
@@ -95,7 +104,7 @@ impl fmt::Display for Schedule {
 #[error(
     "there is no schedule {name:?}; choose from ring, zigzag, striped, striped:BLOCK, dist-flash, all-gather, \
      all-gather-zigzag, double-ring, double-ring:WINDOW, double-ring:WINDOW:rail, ulysses, usp, \
-     usp:ULYSSESxRING, usp:ULYSSESxRING:across, megatron-sp"
+     usp:ULYSSESxRING, usp:ULYSSESxRING:across, megatron-sp, ring-burst, zigzag-burst"
 )]
 pub struct UnknownSchedule {
     /// What was written.
@@ -118,6 +127,8 @@ impl FromStr for Schedule {
             ("all-gather", None) => Some(Self::AllGather { zigzag: false }),
             ("all-gather-zigzag", None) => Some(Self::AllGather { zigzag: true }),
             ("double-ring", options) => double_ring(options),
+            ("ring-burst", None) => Some(Self::Burst { zigzag: false }),
+            ("zigzag-burst", None) => Some(Self::Burst { zigzag: true }),
             ("megatron-sp", None) => Some(Self::MegatronSp),
             ("usp", options) => usp(options),
             _ => None,
@@ -186,8 +197,12 @@ impl Schedule {
             | Self::DistFlash
             | Self::Ulysses
             | Self::AllGather { zigzag: false }
+            | Self::Burst { zigzag: false }
             | Self::MegatronSp => LayoutKind::Contiguous,
-            Self::Zigzag | Self::AllGather { zigzag: true } | Self::DoubleRing { .. } => LayoutKind::Zigzag,
+            Self::Zigzag
+            | Self::AllGather { zigzag: true }
+            | Self::Burst { zigzag: true }
+            | Self::DoubleRing { .. } => LayoutKind::Zigzag,
             Self::Striped { block } => LayoutKind::Striped { block },
             Self::Usp { grid, across } => {
                 LayoutKind::Grouped { members: grid.map_or(1, |(ulysses, _)| ulysses), across }

@@ -512,6 +512,7 @@ fn arrays(tensor: Tensor) -> &'static [&'static str] {
         Tensor::Query => &["q"],
         Tensor::Output => &["o", "lse"],
         Tensor::OutputGrad => &["do"],
+        Tensor::BackwardQuery => &["q", "do", "lse"],
         Tensor::QuerySide => &["q", "o", "do", "lse"],
         _ => &[],
     }

@@ -195,3 +195,39 @@ fn megatron_takes_the_time_of_padded_heads() {
         assert_eq!(most, Some(heads.next_multiple_of(p) / p));
     }
 }
+
+/// q-side tensors travel whole, dq all the way round.
+fn burst(t: &Terms, p: u64) -> u64 {
+    let delta = t.lse;
+    (p - 1) * (2 * t.qo + t.lse + delta) + p * t.dq
+}
+
+#[test]
+fn burst_moves_queries_instead_of_keys() {
+    for p in 2..=9 {
+        for zigzag in [false, true] {
+            let s = shape(8, 2);
+            let t = Terms::of(&s, C);
+            let problem = causal(s, C * u64::from(p));
+            let plan = plan(Schedule::Burst { zigzag }, &problem, p, Pass::Backward);
+            for r in 0..p {
+                assert_eq!(plan.bytes_sent(r).0, burst(&t, u64::from(p)));
+            }
+        }
+    }
+}
+
+/// In one element type `(P-1) 2 qo + P qo` is 3.1 times the `2 (P-1) kv` of a backward that moves keys, at four query
+/// heads a kv head; without grouping it is less.
+#[test]
+fn grouped_heads_turn_burst_around() {
+    let ratio = |kv_heads| {
+        let s = Shape { dtype: Dtype::Fp32, head_dim: 128, ..shape(32, kv_heads) };
+        let problem = causal(s, C * 8);
+        let sent = |schedule| plan(schedule, &problem, 8, Pass::Backward).bytes_sent(0).0 as f64;
+        sent(Schedule::Burst { zigzag: false }) / sent(Schedule::AllGather { zigzag: false })
+    };
+    // lse and delta are a number a row each, 1/128 of qo and so 1/64 of kv.
+    assert!((ratio(8) - (44.0 / 14.0 + 1.0 / 64.0)).abs() < 1e-9, "3.1x: {}", ratio(8));
+    assert!(ratio(16) > 1.0 && ratio(32) < 1.0, "cheaper only from K/H = 3/4 on");
+}
