@@ -73,6 +73,7 @@ impl Setup {
             chunks: args.chunks,
             prefetch: args.prefetch,
             needed_only: args.needed_only,
+            gpus_per_node: cluster.gpus_per_node,
             pad: args.pad,
             ..Options::new(Pass::Forward)
         };

@@ -9,6 +9,7 @@
 //! - **NCCL transfers hold SMs** and slow attention calls down; a persistent call waits for those that it meets.
 //! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
 //!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.
+//!   Projections are not attention's: no launch, no time either.
 //! - **Time is whole picoseconds.** Events of one instant may be taken in any order without changing the makespan, since
 //!   rates are computed when the instant is over; the order is fixed all the same, so that reruns are byte-identical.
 

@@ -285,7 +285,8 @@ impl Loader<'_> {
     /// What the host spends on launching an operation; one that has `joined` a group is launched with it.
     fn launch(&self, kind: &OpKind, joined: bool) -> SimTime {
         match (kind, self.plan.transport) {
-            (OpKind::Finish { .. }, _) | (OpKind::Recv { .. }, Transport::CopyEngine) => SimTime::ZERO,
+            (OpKind::Finish { .. } | OpKind::Project(_), _)
+            | (OpKind::Recv { .. }, Transport::CopyEngine) => SimTime::ZERO,
             (OpKind::Send { .. }, Transport::CopyEngine) => self.host.copy_launch,
             (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) if joined => SimTime::ZERO,
             (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) => self.host.nccl_launch,
@@ -309,7 +310,7 @@ impl Loader<'_> {
                 (TaskKind::Call, call.time(self.costs.sms()))
             }
             // The last attention call or merge does it on its way out.
-            OpKind::Finish { .. } => (TaskKind::Memory, SimTime::ZERO),
+            OpKind::Finish { .. } | OpKind::Project(_) => (TaskKind::Memory, SimTime::ZERO),
             _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
         };
         Ok((kind, duration.0))
