@@ -76,12 +76,12 @@ pub(in crate::schedule) fn backward(
             done[r as usize] = op.or(done[r as usize]);
             back.loads[r as usize] = back.combine(b, r, step.t, share);
         }
-        back.to_next_window(b, step);
+        back.leave_for_next_window(b, step);
         keys.after(b, step, &done);
     }
     let end = Step { j: tour.windows, i: 0, t: tour.length() };
     back.hand_on(b, end);
-    back.to_next_window(b, end);
+    back.leave_for_next_window(b, end);
 }
 
 impl Room {
@@ -164,7 +164,7 @@ impl Backward<'_> {
     }
 
     /// At the start of a window, adds the sum of the window before to those before it, and sends that on.
-    fn to_next_window(&mut self, b: &mut PlanBuilder, step: Step) {
+    fn leave_for_next_window(&mut self, b: &mut PlanBuilder, step: Step) {
         if step.i > 0 || self.tour.windows == 1 {
             return;
         }

@@ -53,7 +53,7 @@ impl<'a> Keys<'a> {
     pub fn during(&self, b: &mut PlanBuilder, step: Step) {
         if self.overlaps {
             if step.i == 0 {
-                self.to_next_window(b, step, step.t, &[]);
+                self.leave_for_next_window(b, step, step.t, &[]);
             }
             self.to_next(b, step, &[]);
         }
@@ -64,7 +64,7 @@ impl<'a> Keys<'a> {
         if !self.overlaps {
             if step.i + 1 == self.tour.window {
                 let start = Step { j: step.j, i: 0, t: step.t - step.i };
-                self.to_next_window(b, start, step.t, done);
+                self.leave_for_next_window(b, start, step.t, done);
             }
             self.to_next(b, step, done);
         }
@@ -79,7 +79,7 @@ impl<'a> Keys<'a> {
     }
 
     /// From the start of a window to the start of the next.
-    fn to_next_window(&self, b: &mut PlanBuilder, start: Step, at: u32, done: &[Option<OpId>]) {
+    fn leave_for_next_window(&self, b: &mut PlanBuilder, start: Step, at: u32, done: &[Option<OpId>]) {
         let next = Step { j: start.j + 1, i: 0, t: start.t + self.tour.window };
         if next.j < self.tour.windows {
             self.travel(b, self.between, (start, next, at), |r| self.tour.next_window(r), done);
