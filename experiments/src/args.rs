@@ -1,14 +1,18 @@
 //! The command line, as clap sees it.
 
-use std::net::IpAddr;
+mod exploring;
+
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ringlab_sim::disturb::{Disturbance, Jitter, LinkFault, Straggler};
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
 
-use crate::sweep::Shard;
+use crate::disturbance::Repeats;
+
+pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -36,6 +40,8 @@ pub enum Command {
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
     Sweep(SweepArgs),
+    /// Draw the rows of a sweep, or the whole gallery.
+    Plot(PlotArgs),
 }
 
 /// Which half of a training step.
@@ -85,6 +91,48 @@ pub struct OutputArgs {
     /// Write the result to a file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// What goes wrong; nothing, if nothing is given.
+#[derive(Args)]
+pub struct DisturbArgs {
+    /// A rank whose kernels take so many times as long: RANK:FACTOR, or any:FACTOR for another one in each repeat.
+    #[arg(long, value_name = "RANK:FACTOR", value_delimiter = ',', help_heading = "Disturbance")]
+    pub straggler: Vec<Straggler>,
+    /// Spread of the times of single operations and messages: 3% (lognormal) or normal:3%.
+    #[arg(long, value_name = "PERCENT", help_heading = "Disturbance")]
+    pub jitter: Option<Jitter>,
+    /// Links on the route between two GPUs that are so many times as slow.
+    #[arg(long, value_name = "A-B:FACTOR", value_delimiter = ',', value_parser = LinkFault::slowed, help_heading = "Disturbance")]
+    pub slow_link: Vec<LinkFault>,
+    /// Links on the route between two GPUs that have failed; transfers go around them where there is a way.
+    #[arg(long, value_name = "A-B", value_delimiter = ',', value_parser = LinkFault::failed, help_heading = "Disturbance")]
+    pub failed_link: Vec<LinkFault>,
+    /// Repeats; times are then given as percentiles, and all other figures are those of the median repeat.
+    #[arg(long, default_value_t = 1, help_heading = "Disturbance", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub repeats: u32,
+    /// Decides what happens in each repeat.
+    #[arg(long, default_value_t = 0, help_heading = "Disturbance")]
+    pub seed: u64,
+}
+
+impl DisturbArgs {
+    /// What to repeat, if anything happens.
+    pub fn repeats(&self) -> anyhow::Result<Option<Repeats>> {
+        let disturbance = Disturbance {
+            stragglers: self.straggler.clone(),
+            jitter: self.jitter.unwrap_or_default(),
+            links: self.slow_link.iter().chain(&self.failed_link).copied().collect(),
+        };
+        if self.repeats > 1 && !disturbance.is_random() {
+            anyhow::bail!(
+                "--repeats {} repeats the same run; add --jitter 3% or --straggler any:1.1",
+                self.repeats
+            );
+        }
+        let calm = disturbance.is_calm();
+        Ok((!calm).then_some(Repeats { disturbance, count: self.repeats, seed: self.seed }))
+    }
 }
 
 /// What is computed, how, and on what.
@@ -185,12 +233,16 @@ pub fn schedules(names: &[String]) -> anyhow::Result<Vec<Schedule>> {
   ringlab simulate
   ringlab simulate --cluster hgx-h200 --model config.json --seq 1Mi --cp 8 --schedule ring,zigzag
   ringlab simulate --cluster h100-16x8-rail --cp 128 --seq 4Mi --pass forward+backward --format json
-  ringlab simulate --mask docs:30000,90000,11072 --pad --plot timeline.png --trace trace.json")]
+  ringlab simulate --mask docs:30000,90000,11072 --pad --plot timeline.png --trace trace.json
+  ringlab simulate --straggler any:1.1 --jitter 3% --repeats 200 --seed 7
+  ringlab simulate --cluster tpu-v4-4x4 --slow-link 0-1:4")]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub setup: SetupArgs,
     #[command(flatten)]
     pub out: OutputArgs,
+    #[command(flatten)]
+    pub disturb: DisturbArgs,
     /// Write the timelines as a Chrome trace (ui.perfetto.dev).
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
@@ -301,46 +353,4 @@ pub struct PresetsArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub out: OutputArgs,
-}
-
-#[derive(Args)]
-#[command(
-    after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
-seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad. Each has one value, a list, or a \
-range { from = .., to = .., times = .. } or { from = .., to = .., step = .. }. The first field varies slowest.
-
-Examples:
-  ringlab sweep lengths.toml -o lengths.csv
-  ringlab sweep lengths.toml --shard 2/8 -o lengths-2.csv
-  ringlab sweep lengths.toml --merge lengths-*.csv -o lengths.csv"
-)]
-pub struct SweepArgs {
-    /// TOML file of the grid.
-    #[arg(value_name = "FILE.toml")]
-    pub file: PathBuf,
-    /// Write the rows to a file that appears when it is complete; the same command resumes after a stop.
-    #[arg(short, long, value_name = "FILE.csv")]
-    pub output: Option<PathBuf>,
-    /// Threads to compute with; the rows do not depend on it [default: all cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<std::num::NonZero<usize>>,
-    /// Only the i-th of n equal parts of the grid.
-    #[arg(long, value_name = "I/N")]
-    pub shard: Option<Shard>,
-    /// Join the files of all shards instead of computing.
-    #[arg(long, value_name = "FILE.csv", num_args = 1.., conflicts_with_all = ["shard", "threads"])]
-    pub merge: Vec<PathBuf>,
-}
-
-#[derive(Args)]
-#[command(after_help = "Examples:
-  ringlab explore
-  ringlab explore --port 8080")]
-pub struct ExploreArgs {
-    /// TCP port; 0 takes a free one. The page's address is printed.
-    #[arg(long, default_value_t = 0)]
-    pub port: u16,
-    /// IP address to listen on. The page has no password: whoever reaches the address can use it.
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
-    pub listen: IpAddr,
 }

@@ -11,7 +11,7 @@ use ringlab_sim::timeline::Timeline;
 use crate::output::write_file;
 
 /// Pixels of a PNG for each unit of the SVG.
-const PNG_SCALE: f32 = 2.0;
+pub const PNG_SCALE: f32 = 2.0;
 
 /// A plan with its timeline, predicted or measured.
 pub struct Run<'a> {
@@ -21,7 +21,8 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn panel(&self) -> Panel<'a> {
+    /// The timeline with its plan and its figures.
+    pub fn panel(&self) -> Panel<'a> {
         let m = self.metrics;
         let panel = Panel::new(format!("{} {}", self.plan.name, self.plan.pass), self.timeline)
             .with_plan(self.plan)

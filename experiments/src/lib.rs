@@ -1,7 +1,9 @@
 //! The ringlab command line as a library: presets, set-ups, results, and one module a command.
 
 mod args;
+mod charts;
 mod commands;
+pub mod disturbance;
 mod documents;
 mod explore;
 mod figures;
@@ -61,6 +63,7 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Run(args) => commands::run::run(args),
         Command::Layout(args) => commands::layout::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
+        Command::Plot(args) => commands::plot::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Paper(args) => commands::paper::run(args),
         Command::Presets(args) => commands::presets::run(args),

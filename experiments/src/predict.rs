@@ -4,7 +4,7 @@ mod row;
 
 use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
-use ringlab_sim::engine;
+use ringlab_sim::engine::{Machine, SimOptions};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::Pass;
@@ -13,6 +13,7 @@ use ringlab_sim::timeline::Timeline;
 use serde::Serialize;
 
 pub use self::row::Row;
+use crate::disturbance::{Repeats, Spread};
 use crate::output::FORMAT_VERSION;
 use crate::setup::Setup;
 
@@ -35,6 +36,8 @@ pub struct Passes {
     pub schedule: Schedule,
     /// One or two of them.
     pub passes: Vec<Simulated>,
+    /// Over the repeats of a disturbed run, of which the passes are the median.
+    pub spread: Option<Spread>,
 }
 
 /// All schedules of a set-up.
@@ -85,16 +88,18 @@ impl Prediction {
                 setup.cp
             );
         }
-        let simulate_one = |&schedule| simulate(setup, schedule, setup.cp);
+        let repeats = setup.repeats.as_ref();
+        let simulate_one = |&schedule| simulate(setup, schedule, setup.cp, repeats);
         let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();
         let mut results = results.into_iter();
         let (simulated, left_out) =
             setup.each_schedule(tolerant, |_| results.next().context("a schedule was not simulated")?)?;
-        let ring = match simulated.iter().find(|s| s.schedule == Schedule::Ring) {
-            Some(ring) => Some(row::Baseline::of(ring)),
-            None => simulate(setup, Schedule::Ring, setup.cp).ok().as_ref().map(row::Baseline::of),
-        };
-        let one_gpu = simulate(setup, Schedule::Ring, 1).ok().as_ref().map(row::Baseline::of);
+        let ring =
+            simulated.iter().find(|s| s.schedule == Schedule::Ring).map(row::Baseline::of).or_else(|| {
+                let ring = simulate(setup, Schedule::Ring, setup.cp, repeats);
+                ring.ok().as_ref().map(row::Baseline::of)
+            });
+        let one_gpu = simulate(setup, Schedule::Ring, 1, None).ok().as_ref().map(row::Baseline::of);
         let rows = simulated.iter().map(|s| Row::new(setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
         Ok(Self { simulated, rows, left_out })
     }
@@ -130,13 +135,20 @@ pub fn constants(setup: &Setup) -> Vec<Constant> {
     cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
 }
 
-fn simulate(setup: &Setup, schedule: Schedule, ranks: u32) -> Result<Passes> {
-    let simulate_pass = |&pass: &Pass| {
-        let plan = setup.plan_on(schedule, pass, ranks)?;
-        let timeline = engine::simulate(&plan, &setup.cluster, &engine::SimOptions::default())?;
+/// One GPU is no one's straggler: it is simulated without `repeats`.
+fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repeats>) -> Result<Passes> {
+    let plan = |&pass: &Pass| setup.plan_on(schedule, pass, ranks);
+    let plans = setup.passes.iter().map(plan).collect::<Result<Vec<_>>>()?;
+    let mut machine = Machine::new(&setup.cluster, ranks, &SimOptions::default())?;
+    let spread = repeats.map(|r| r.spread(&mut machine, &plans.iter())).transpose()?;
+    let mut passes = Vec::new();
+    for (pass, plan) in plans.into_iter().enumerate() {
+        if let (Some(repeats), Some(spread)) = (repeats, &spread) {
+            machine.disturb(Some(repeats.conditions(ranks, spread.median, pass)?))?;
+        }
+        let timeline = machine.timeline(&plan)?;
         let metrics = Metrics::of(&plan, &timeline);
-        Ok(Simulated { plan, timeline, metrics })
-    };
-    let passes = setup.passes.iter().map(simulate_pass).collect::<Result<_>>()?;
-    Ok(Passes { schedule, passes })
+        passes.push(Simulated { plan, timeline, metrics });
+    }
+    Ok(Passes { schedule, passes, spread })
 }

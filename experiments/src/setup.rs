@@ -12,6 +12,7 @@ use ringlab_sim::schedule::{self, BuildError, Options, Route, Schedule};
 use ringlab_sim::units::Tokens;
 
 use crate::args::{PassArg, RouteArg, SetupArgs, TransportArg, schedules};
+use crate::disturbance::Repeats;
 use crate::documents::MaskArg;
 use crate::overrides;
 use crate::presets;
@@ -30,6 +31,8 @@ pub struct Setup {
     pub cp: u32,
     /// The passes asked for.
     pub passes: Vec<Pass>,
+    /// What goes wrong, and how often it is tried; `None` if nothing does.
+    pub repeats: Option<Repeats>,
     options: Options,
 }
 
@@ -70,6 +73,7 @@ impl Setup {
             chunks: args.chunks,
             prefetch: args.prefetch,
             needed_only: args.needed_only,
+            gpus_per_node: cluster.gpus_per_node,
             pad: args.pad,
             ..Options::new(Pass::Forward)
         };
@@ -80,8 +84,14 @@ impl Setup {
             schedules: schedules(&args.schedule)?,
             cp: args.cp,
             passes,
+            repeats: None,
             options,
         })
+    }
+
+    /// The same, and this goes wrong.
+    pub fn disturbed(self, repeats: Option<Repeats>) -> Self {
+        Self { repeats, ..self }
     }
 
     /// The plan of one schedule and pass.

@@ -1,6 +1,6 @@
 //! Numbers as tick labels: `fn(f64) -> String`, one per quantity.
 
-use ringlab_sim::units::{BytesPerSec, FlopsPerSec, SimTime};
+use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 /// Up to four significant digits: `0.25`, `12`, `1200`, `3.5e9`.
 pub fn number(value: f64) -> String {
@@ -42,6 +42,11 @@ pub fn ratio(value: f64) -> String {
 /// Seconds with the fitting prefix: 0.0015 is `1.5 ms`.
 pub fn seconds(value: f64) -> String {
     signed(value, |v| SimTime::from_secs_f64(v).to_string())
+}
+
+/// Bytes with the fitting prefix.
+pub fn bytes(value: f64) -> String {
+    signed(value, |v| Bytes(v as u64).to_string())
 }
 
 /// Bytes a second with the fitting prefix.
@@ -101,6 +106,7 @@ mod tests {
     fn quantities_carry_their_unit() {
         assert_eq!(seconds(0.0015), "1.5 ms");
         assert_eq!(seconds(-2e-6), "-2 us");
+        assert_eq!(bytes(8e10), "80 GB");
         assert_eq!(percent(0.25), "25 %");
         assert_eq!(ratio(1.5), "1.5x");
         assert_eq!(flops_per_sec(9.89e14), "989 TFLOP/s");

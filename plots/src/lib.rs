@@ -1,15 +1,18 @@
-//! Timelines and result rows as pictures and files: Gantt charts and line charts (SVG, PNG), Chrome traces, CSV.
+//! Timelines and result rows as pictures and files: Gantt, line and bar charts and maps (SVG, PNG), Chrome traces, CSV.
 //!
 //! Everything here turns values into text or bytes, or writes into a writer that it is given; nothing opens a file, and
 //! no font of the system is asked for. The same input gives the same bytes.
 
 mod axis;
+pub mod bars;
 pub mod chart;
 pub mod chrome;
 pub mod csv;
+mod fill;
 mod font;
 pub mod format;
 pub mod gantt;
+pub mod heatmap;
 mod legend;
 mod palette;
 mod panel;
@@ -62,6 +65,22 @@ pub enum PlotError {
         from: f64,
         /// Upper end.
         to: f64,
+    },
+    /// Cells or bars that do not fill their chart, or are of a kind that it does not have.
+    #[error(
+        "the chart {title:?} needs {expected} values of {known} kinds, but got {found} of {kinds}; give one for each place"
+    )]
+    Cells {
+        /// The chart's title.
+        title: String,
+        /// Places of the chart.
+        expected: usize,
+        /// Values given.
+        found: usize,
+        /// Kinds that the values name.
+        kinds: usize,
+        /// Kinds that the legend has.
+        known: usize,
     },
     /// The rasteriser refused its own input.
     #[error("failed to render the picture: {0}")]

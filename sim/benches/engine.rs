@@ -129,7 +129,7 @@ fn ring_all_gather(ranks: u32, chunks: u64) -> Plan {
         for k in 0..chunks {
             let block = b.block(&[part(owner, k)], true);
             let message = b.message(from, to, Tensor::KeyValue, block);
-            let send = OpKind::Send { message, buffer: buffer(from, owner, k) };
+            let send = OpKind::Send { message, buffer: buffer(from, owner, k).into() };
             let recv = OpKind::Recv { message, buffer: buffer(to, owner, k) };
             b.push(from, Lane::comm(0), step, 0, send);
             b.push(to, Lane::comm(1), step, 0, recv);

@@ -7,13 +7,13 @@
 use crate::schedule::Schedule;
 use crate::units::{BytesPerSec, FlopsPerSec};
 
-/// Pairs that the busiest rank computes under a causal mask, `c` tokens a rank on `ranks` ranks; for zigzag `c` is even,
-/// for stripes a multiple of the block.
+/// Pairs that the busiest rank computes of P heads under a causal mask, `c` tokens a rank on `ranks` ranks: P heads, since
+/// schedules that divide heads need as many. For zigzag `c` is even, for stripes a multiple of the block.
 ///
-/// | schedule | in blocks of c x c | limit of the balance |
+/// | schedule | in blocks of c x c, a head | limit of the balance |
 /// |---|---|---|
-/// | ring | P - 1/2 | P/(2P-1) |
-/// | zigzag | P/2 | 1 |
+/// | ring, all-gather | P - 1/2 | P/(2P-1) |
+/// | zigzag, all-gather zigzag, double ring, Ulysses, Megatron-SP, USP | P/2 | 1 |
 /// | striped, block b | P/2 (1 + b/c) and less than that | 1 |
 /// | DistFlashAttn, P even | P/2 + 1/2 | P/(P+1) |
 /// | DistFlashAttn, P odd | P/2 | 1 |
@@ -21,27 +21,39 @@ pub fn critical_pairs(schedule: Schedule, ranks: u32, c: u64) -> u128 {
     let (p, c) = (u128::from(ranks), u128::from(c));
     let diagonal = c * (c + 1) / 2;
     match schedule {
-        Schedule::Ring => (p - 1) * c * c + diagonal,
-        Schedule::DistFlash => p / 2 * c * c + diagonal,
-        Schedule::Zigzag => {
-            let m = c / 2;
-            m * m + m * (m + 1) + (p - 1) * 2 * m * m
+        Schedule::Ring | Schedule::Burst { zigzag: false } | Schedule::AllGather { zigzag: false } => {
+            p * ((p - 1) * c * c + diagonal)
         }
+        Schedule::DistFlash => p * (p / 2 * c * c + diagonal),
+        Schedule::Zigzag
+        | Schedule::Burst { zigzag: true }
+        | Schedule::AllGather { zigzag: true }
+        | Schedule::DoubleRing { .. } => p * zigzag(p, c),
         Schedule::Striped { block } => {
             let b = u128::from(block);
             let n = c / b;
             let blocks_below = n * (n - 1) / 2 * b * b;
             let own = blocks_below + n * b * (b + 1) / 2;
-            own + (p - 1) * (blocks_below + n * b * b)
+            p * (own + (p - 1) * (blocks_below + n * b * b))
         }
+        Schedule::Usp { grid, .. } => {
+            let (u, r) = grid.map_or((1, p), |(u, r)| (u128::from(u), u128::from(r)));
+            r * zigzag(r, u * c)
+        }
+        Schedule::Ulysses | Schedule::MegatronSp => p * c * (p * c + 1) / 2,
     }
+}
+
+/// Pairs of one head on a rank of a zigzag ring of `p` ranks with `c` tokens each.
+fn zigzag(p: u128, c: u128) -> u128 {
+    let m = c / 2;
+    m * m + m * (m + 1) + (p - 1) * 2 * m * m
 }
 
 /// Mean work a rank over that of the busiest one, under a causal mask: 1 is perfect balance.
 pub fn balance(schedule: Schedule, ranks: u32, c: u64) -> f64 {
     let n = u128::from(ranks) * u128::from(c);
-    let mean = (n * (n + 1) / 2) as f64 / f64::from(ranks);
-    mean / critical_pairs(schedule, ranks, c) as f64
+    (n * (n + 1) / 2) as f64 / critical_pairs(schedule, ranks, c) as f64
 }
 
 /// The most that `schedule` can gain over the contiguous ring by balance alone, under a causal mask: `2 - 1/P` at most.
@@ -112,14 +124,19 @@ mod tests {
     use crate::schedule::{Options, build};
     use crate::work;
 
-    /// Pairs of the busiest rank, summed over the plan's own calls.
+    fn shape(heads: u32) -> Shape {
+        Shape { heads, kv_heads: heads, head_dim: 64, dtype: Dtype::Bf16, batch: 1 }
+    }
+
+    /// Pairs of P heads of the busiest rank, summed over the plan's own calls.
     fn busiest(schedule: Schedule, ranks: u32, c: u64) -> u128 {
-        let shape = Shape { heads: 1, kv_heads: 1, head_dim: 64, dtype: Dtype::Bf16, batch: 1 };
-        let problem = Problem { shape, pattern: Pattern::Causal, documents: vec![c * u64::from(ranks)] };
+        let problem =
+            Problem { shape: shape(ranks), pattern: Pattern::Causal, documents: vec![c * u64::from(ranks)] };
         let plan = build(schedule, &problem, ranks, &Options::new(Pass::Forward)).unwrap();
         let of_op = |kind: &OpKind| match *kind {
             OpKind::Attend { q_block, kv_block, mask, .. } => {
-                work::pairs(plan.mask(mask), &plan.block(q_block).tokens, &plan.block(kv_block).tokens)
+                let (q, kv) = (plan.block(q_block), plan.block(kv_block));
+                work::pairs(plan.mask(mask), &q.tokens, &kv.tokens) * u128::from(q.heads.count)
             }
             _ => 0,
         };
@@ -128,12 +145,13 @@ mod tests {
 
     #[test]
     fn plans_have_the_published_critical_work() {
-        for p in 1..=16 {
+        for p in 1..=16u32 {
             for c in [8, 24] {
-                for s in
-                    [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash]
-                {
-                    assert_eq!(critical_pairs(s, p, c), busiest(s, p, c), "{s} P {p} c {c}");
+                let grids = (1..=p).filter(|u| p.is_multiple_of(*u)).map(|u| Some((u, p / u)));
+                let grids = grids.map(|grid| Schedule::Usp { grid, across: false });
+                for s in crate::schedule::ALL.into_iter().chain(grids) {
+                    let named = s.on(&shape(p), p, 8);
+                    assert_eq!(critical_pairs(named, p, c), busiest(s, p, c), "{s} P {p} c {c}");
                 }
                 let striped = Schedule::Striped { block: 4 };
                 assert_eq!(critical_pairs(striped, p, c), busiest(striped, p, c), "{striped} P {p} c {c}");
@@ -152,6 +170,12 @@ mod tests {
                 (Schedule::Zigzag, 1.0),
                 (Schedule::Striped { block: 1 }, 1.0),
                 (Schedule::DistFlash, helpers),
+                (Schedule::Ulysses, 1.0),
+                (Schedule::MegatronSp, 1.0),
+                (Schedule::AllGather { zigzag: false }, q / (2.0 * q - 1.0)),
+                (Schedule::AllGather { zigzag: true }, 1.0),
+                (Schedule::DoubleRing { window: None, rail: false }, 1.0),
+                (Schedule::Usp { grid: None, across: false }, 1.0),
             ];
             for (schedule, fraction) in expected {
                 assert!((balance(schedule, p, c) - fraction).abs() < 1e-6, "{schedule} P {p}");

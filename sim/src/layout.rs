@@ -21,6 +21,14 @@ pub enum LayoutKind {
         /// Tokens in a stripe.
         block: u64,
     },
+    /// Each document is cut into 2R chunks for R = P/U rings' worth of groups; group g holds chunks g and 2R-1-g, one
+    /// behind the other, and its U members equal consecutive parts of that (USP, arXiv 2405.07719).
+    Grouped {
+        /// Members of a group, U; it must divide P.
+        members: u32,
+        /// Whether a group's ranks are R apart instead of neighbours.
+        across: bool,
+    },
 }
 
 impl fmt::Display for LayoutKind {
@@ -29,27 +37,37 @@ impl fmt::Display for LayoutKind {
             Self::Contiguous => write!(f, "contiguous"),
             Self::Zigzag => write!(f, "zigzag"),
             Self::Striped { block } => write!(f, "striped:{block}"),
+            Self::Grouped { members, across: false } => write!(f, "grouped:{members}"),
+            Self::Grouped { members, across: true } => write!(f, "grouped:{members}:across"),
         }
     }
 }
 
 impl LayoutKind {
-    /// What the sequence (for zigzag: every document) must be a multiple of on `ranks` ranks.
+    /// Whether every document is dealt out by itself.
+    fn by_document(self) -> bool {
+        matches!(self, Self::Zigzag | Self::Grouped { .. })
+    }
+
+    /// What the sequence (for zigzag and groups: every document) must be a multiple of on `ranks` ranks.
     pub fn multiple(self, ranks: u32) -> u64 {
         let p = u64::from(ranks);
         match self {
             Self::Contiguous => p,
             Self::Zigzag => 2 * p,
             Self::Striped { block } => p.saturating_mul(block),
+            Self::Grouped { members, .. } => p * if members.is_multiple_of(2) { 1 } else { 2 },
         }
     }
 
-    /// Documents of these lengths, padded so that the layout fits: every document for zigzag, the last one otherwise.
+    /// Documents of these lengths, padded so that the layout fits: every document where each is dealt out by itself,
+    /// else the last one.
     pub fn pad(self, lens: &[u64], ranks: u32) -> Documents {
         let multiple = self.multiple(ranks);
-        match self {
-            Self::Zigzag => Documents::padded(lens, multiple),
-            _ => Documents::padded_at_end(lens, multiple),
+        if self.by_document() {
+            Documents::padded(lens, multiple)
+        } else {
+            Documents::padded_at_end(lens, multiple)
         }
     }
 }
@@ -63,6 +81,14 @@ pub enum LayoutError {
     /// A stripe of no tokens.
     #[error("a stripe needs at least one token")]
     EmptyStripe,
+    /// Groups that do not use up the ranks.
+    #[error("{ranks} ranks cannot be divided into groups of {members}")]
+    Groups {
+        /// Ranks asked for.
+        ranks: u32,
+        /// Members of a group.
+        members: u32,
+    },
     /// No token at all.
     #[error("the sequence is empty")]
     EmptySequence,
@@ -118,6 +144,11 @@ impl Layout {
         if kind == (LayoutKind::Striped { block: 0 }) {
             return Err(LayoutError::EmptyStripe);
         }
+        if let LayoutKind::Grouped { members, .. } = kind
+            && (members == 0 || !ranks.is_multiple_of(members))
+        {
+            return Err(LayoutError::Groups { ranks, members });
+        }
         if tokens == 0 {
             return Err(LayoutError::EmptySequence);
         }
@@ -159,6 +190,21 @@ impl Layout {
         (0..self.ranks()).find_map(|r| self.shard(r).slot_of(position).map(|slot| (r, slot)))
     }
 
+    /// Who holds the tokens at positions `[from, to)`, in order of position: (rank, first slot, one past the last slot).
+    pub fn owners(&self, from: u64, to: u64) -> Vec<(u32, u64, u64)> {
+        let mut found = Vec::new();
+        for (rank, shard) in (0..).zip(&self.shards) {
+            let (mut slot, end) = (shard.count_before(from as i64), shard.count_before(to as i64));
+            while slot < end {
+                let last = shard.consecutive_until(slot).min(end);
+                found.push((shard.position(slot), (rank, slot, last)));
+                slot = last;
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, owner)| owner).collect()
+    }
+
     /// The RoPE position of a token: its index inside its document. Padding counts on.
     pub fn rope_position(&self, position: u64) -> Option<u64> {
         self.documents.at(position).map(|(_, d)| position - d.start)
@@ -181,7 +227,7 @@ fn check_divisible(kind: LayoutKind, ranks: u32, documents: &Documents) -> Resul
         }
         Err(LayoutError::NotDivisible { what, tokens, layout: kind, ranks, multiple, below, above })
     };
-    if kind == LayoutKind::Zigzag && documents.count() > 1 {
+    if kind.by_document() && documents.count() > 1 {
         return documents.iter().enumerate().try_for_each(|(i, d)| check(format!("document {i}"), d.padded));
     }
     check("the sequence".into(), documents.tokens())
@@ -195,11 +241,24 @@ fn shard(kind: LayoutKind, r: u64, ranks: u64, documents: &Documents) -> TokenSe
         LayoutKind::Striped { block } => {
             TokenSet::new([Progression::new(r * block, block, ranks * block, c / block)])
         }
-        LayoutKind::Zigzag => TokenSet::new(documents.iter().flat_map(|d| {
-            let m = d.padded / (2 * ranks);
-            [r, 2 * ranks - 1 - r].map(|chunk| Progression::contiguous(d.start + chunk * m, m))
-        })),
+        LayoutKind::Zigzag => zigzag(r, ranks, documents, (0, 1)),
+        LayoutKind::Grouped { members, across } => {
+            let u = u64::from(members);
+            let groups = ranks / u;
+            let (group, member) = if across { (r % groups, r / groups) } else { (r / u, r % u) };
+            zigzag(group, groups, documents, (member, u))
+        }
     }
+}
+
+/// Chunks `i` and `2n-1-i` of the 2n chunks of every document, of which part `part.0` of `part.1`.
+fn zigzag(i: u64, n: u64, documents: &Documents, part: (u64, u64)) -> TokenSet {
+    TokenSet::new(documents.iter().flat_map(|d| {
+        let m = d.padded / (2 * n);
+        let chunks = [i, 2 * n - 1 - i].map(|chunk| Progression::contiguous(d.start + chunk * m, m));
+        let both = TokenSet::new(chunks);
+        both.slice(2 * m * part.0 / part.1, 2 * m * (part.0 + 1) / part.1).runs().to_vec()
+    }))
 }
 
 #[cfg(test)]
@@ -211,8 +270,24 @@ mod tests {
         prop_oneof![
             Just(LayoutKind::Contiguous),
             Just(LayoutKind::Zigzag),
-            (1u64..5).prop_map(|block| LayoutKind::Striped { block })
+            (1u64..5).prop_map(|block| LayoutKind::Striped { block }),
+            (1u32..5, any::<bool>()).prop_map(|(members, across)| LayoutKind::Grouped { members, across })
         ]
+    }
+
+    #[test]
+    fn groups_are_zigzag_rings_whose_ranks_split_their_tokens() {
+        let tokens = |across, r| -> Vec<u64> {
+            let kind = LayoutKind::Grouped { members: 2, across };
+            Layout::new(kind, 4, Documents::single(16)).unwrap().shard(r).iter().collect()
+        };
+        assert_eq!(
+            [0, 1, 2, 3].map(|r| tokens(false, r)),
+            [vec![0, 1, 2, 3], vec![12, 13, 14, 15], vec![4, 5, 6, 7], vec![8, 9, 10, 11]]
+        );
+        assert_eq!([0, 2, 1, 3].map(|r| tokens(true, r)), [0, 1, 2, 3].map(|r| tokens(false, r)));
+        let thirds = Layout::new(LayoutKind::Grouped { members: 3, across: false }, 3, Documents::single(6));
+        assert_eq!(thirds.unwrap().shard(1).iter().collect::<Vec<_>>(), [2, 3]);
     }
 
     proptest! {
@@ -220,6 +295,7 @@ mod tests {
         fn every_token_has_one_rank_and_slot(
             kind in kinds(), ranks in 1u32..9, lens in prop::collection::vec(1u64..40, 1..4)
         ) {
+            let ranks = if let LayoutKind::Grouped { members, .. } = kind { ranks * members } else { ranks };
             let docs = kind.pad(&lens, ranks);
             let layout = Layout::new(kind, ranks, docs).unwrap();
             let n = layout.documents().tokens();
@@ -233,6 +309,11 @@ mod tests {
                 let (r, slot) = layout.locate(x).unwrap();
                 prop_assert_eq!(layout.shard(r).position(slot), x);
             }
+            let (from, to) = (n / 3, n);
+            let owners = layout.owners(from, to);
+            let owned = owners.iter().flat_map(|&(r, a, z)| (a..z).map(move |slot| (r, slot)));
+            let owned: Vec<u64> = owned.map(|(r, slot)| layout.shard(r).position(slot)).collect();
+            prop_assert_eq!(owned, (from..to).collect::<Vec<_>>());
         }
     }
 

@@ -4,6 +4,7 @@ pub mod bound;
 pub mod check;
 pub mod config;
 pub mod cost;
+pub mod disturb;
 pub mod engine;
 pub mod layout;
 pub mod mask;

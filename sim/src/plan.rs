@@ -5,8 +5,14 @@
 //! [`builder::PlanBuilder`] makes plans, and nothing changes one.
 
 pub mod builder;
+mod op;
+mod tensor;
 
 use serde::Serialize;
+
+pub use op::{Access, Op, OpKind, Projection};
+
+pub use tensor::{Part, Tensor};
 
 use crate::layout::Layout;
 use crate::mask::Mask;
@@ -26,7 +32,7 @@ pub type MessageId = u32;
 /// No operation: an unused wait.
 pub const NO_OP: OpId = OpId::MAX;
 /// Lanes a rank has: one for computing, the others for communication.
-pub const LANES: usize = 6;
+pub const LANES: usize = 7;
 
 /// What a rank runs in order: a GPU stream, a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -44,51 +50,6 @@ impl Lane {
     /// Whether kernels run here.
     pub fn is_compute(self) -> bool {
         self == Self::COMPUTE
-    }
-}
-
-/// What a buffer or a message holds, per token and head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tensor {
-    /// q.
-    Query,
-    /// k and v.
-    KeyValue,
-    /// Unnormalised o, running maximum m and sum l, fp32.
-    State,
-    /// o, and lse in fp32.
-    Output,
-    /// What the backward needs of the query side: q, o, do, and lse in fp32.
-    QuerySide,
-    /// rowsum(o * do), fp32.
-    Delta,
-    /// dq, fp32.
-    QueryGrad,
-    /// dk and dv, fp32.
-    KeyValueGrad,
-}
-
-impl Tensor {
-    /// Whether its heads are kv heads.
-    pub fn is_key_side(self) -> bool {
-        matches!(self, Self::KeyValue | Self::KeyValueGrad)
-    }
-
-    /// Bytes of `tokens` tokens and `heads` heads of every sequence of the batch.
-    pub fn bytes(self, shape: &Shape, tokens: u64, heads: u32) -> Bytes {
-        let (d, e) = (u64::from(shape.head_dim), shape.dtype.size().0);
-        let each = match self {
-            Self::Query => d * e,
-            Self::KeyValue => 2 * d * e,
-            Self::State => 4 * (d + 2),
-            Self::Output => d * e + 4,
-            Self::QuerySide => 3 * d * e + 4,
-            Self::Delta => 4,
-            Self::QueryGrad => 4 * d,
-            Self::KeyValueGrad => 8 * d,
-        };
-        Bytes(each * tokens * u64::from(heads) * u64::from(shape.batch))
     }
 }
 
@@ -143,8 +104,23 @@ impl Bufs {
     }
 }
 
-/// Part `i` of `n` nearly equal parts of `slots`, counted in tokens.
+/// Part `i` of the `n` parts of a block with these slots. One part is the whole. More are the owners' shares, in order of
+/// rank, each cut into as many nearly equal parts as that makes: `n` must be a multiple of the number of owners.
 pub fn part_of(slots: &[Slots], i: u64, n: u64) -> Vec<Slots> {
+    if n == 1 {
+        return slots.to_vec();
+    }
+    let mut owners: Vec<Rank> = slots.iter().map(|s| s.rank).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let each = (n / (owners.len() as u64).max(1)).max(1);
+    let owner = owners.get((i / each) as usize);
+    let share: Vec<Slots> = slots.iter().copied().filter(|s| Some(&s.rank) == owner).collect();
+    equal_part(&share, i % each, each)
+}
+
+/// Part `i` of `n` nearly equal parts, counted in tokens.
+fn equal_part(slots: &[Slots], i: u64, n: u64) -> Vec<Slots> {
     let total = slots.iter().map(|s| s.to - s.from).sum::<u64>();
     let (from, to) = (total * i / n, total * (i + 1) / n);
     let mut start = 0;
@@ -168,10 +144,22 @@ impl From<Buf> for Bufs {
 pub enum Role {
     /// Holds this block before the first operation, and is kept.
     Input(BlockId),
+    /// As an input, but left there by the forward, so that it may be of other ranks' tokens.
+    Saved(BlockId),
     /// Working memory.
     Scratch,
     /// Must hold this block's result at the end.
     Output(BlockId),
+}
+
+impl Role {
+    /// The block that a buffer of this role holds before the first operation.
+    pub fn initial(self) -> Option<BlockId> {
+        match self {
+            Self::Input(block) | Self::Saved(block) => Some(block),
+            Self::Scratch | Self::Output(_) => None,
+        }
+    }
 }
 
 /// Memory of one rank.
@@ -194,165 +182,6 @@ impl MaskId {
     pub const PROBLEM: Self = Self(0);
     /// No mask: a claim that every pair of the block is unmasked.
     pub const NONE: Self = Self(1);
-}
-
-/// What an operation does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpKind {
-    /// Attention of `q_block` over `kv_block`, into the running state.
-    Attend {
-        /// Holds `q_block`, and maybe more.
-        q: Buf,
-        /// Hold `kv_block`, and maybe more.
-        kv: Bufs,
-        /// The state that is updated.
-        state: Buf,
-        /// Queries.
-        q_block: BlockId,
-        /// Keys.
-        kv_block: BlockId,
-        /// Which pairs.
-        mask: MaskId,
-        /// Whether the state starts here.
-        init: bool,
-    },
-    /// Gradients of the same block: adds to dq, and to dk and dv.
-    AttendBackward {
-        /// Query side, holding `q_block`.
-        q: Buf,
-        /// rowsum(o * do) of the same queries.
-        delta: Buf,
-        /// Hold `kv_block`.
-        kv: Bufs,
-        /// Added to.
-        dq: Buf,
-        /// Added to.
-        dkv: Bufs,
-        /// Queries.
-        q_block: BlockId,
-        /// Keys.
-        kv_block: BlockId,
-        /// What `dkv` covers: buffer i holds part i of it, of as many nearly equal parts as there are buffers.
-        dkv_block: BlockId,
-        /// Which pairs.
-        mask: MaskId,
-        /// Whether dq starts here.
-        init_dq: bool,
-        /// Whether dk and dv start here.
-        init_dkv: bool,
-    },
-    /// delta = rowsum(o * do).
-    Preprocess {
-        /// Query side.
-        q: Buf,
-        /// The result.
-        delta: Buf,
-    },
-    /// Merges a partial state into another one.
-    Merge {
-        /// Read.
-        from: Buf,
-        /// Updated.
-        into: Buf,
-    },
-    /// Adds gradients to gradients.
-    Accumulate {
-        /// Read.
-        from: Buf,
-        /// Updated.
-        into: Buf,
-    },
-    /// o / l and lse from the state.
-    Finish {
-        /// Read.
-        state: Buf,
-        /// Written.
-        out: Buf,
-    },
-    /// Sends a message's block out of a buffer.
-    Send {
-        /// Which message.
-        message: MessageId,
-        /// Holds the message's block, and maybe more.
-        buffer: Buf,
-    },
-    /// Receives a message into a buffer, which then holds its block and nothing else.
-    Recv {
-        /// Which message.
-        message: MessageId,
-        /// Overwritten.
-        buffer: Buf,
-    },
-}
-
-/// How an operation touches a buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Only reads.
-    Read,
-    /// Overwrites.
-    Write,
-    /// Reads and writes.
-    Update,
-}
-
-impl OpKind {
-    /// Calls `f` for every buffer that the operation touches.
-    pub fn accesses(&self, mut f: impl FnMut(Buf, Access)) {
-        use Access::{Read, Update, Write};
-        let update = |init: bool| if init { Write } else { Update };
-        match *self {
-            Self::Attend { q, kv, state, init, .. } => {
-                f(q, Read);
-                kv.iter().for_each(|b| f(b, Read));
-                f(state, update(init));
-            }
-            Self::AttendBackward { q, delta, kv, dq, dkv, init_dq, init_dkv, .. } => {
-                f(q, Read);
-                f(delta, Read);
-                kv.iter().for_each(|b| f(b, Read));
-                f(dq, update(init_dq));
-                dkv.iter().for_each(|b| f(b, update(init_dkv)));
-            }
-            Self::Preprocess { q, delta } => {
-                f(q, Read);
-                f(delta, Write);
-            }
-            Self::Merge { from, into } | Self::Accumulate { from, into } => {
-                f(from, Read);
-                f(into, Update);
-            }
-            Self::Finish { state, out } => {
-                f(state, Read);
-                f(out, Write);
-            }
-            Self::Send { buffer, .. } => f(buffer, Read),
-            Self::Recv { buffer, .. } => f(buffer, Write),
-        }
-    }
-
-    /// The message that is sent or received.
-    pub fn message(&self) -> Option<MessageId> {
-        match *self {
-            Self::Send { message, .. } | Self::Recv { message, .. } => Some(message),
-            _ => None,
-        }
-    }
-}
-
-/// One operation of a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Op {
-    /// What it does.
-    pub kind: OpKind,
-    /// Where it runs, after all earlier operations of that lane.
-    pub lane: Lane,
-    /// Neighbouring operations of a lane with the same group, not 0, are posted together and end together.
-    pub group: u32,
-    /// The schedule's step t that it belongs to.
-    pub step: u32,
-    /// For each lane, the last operation there that must have ended before this one starts; [`NO_OP`] for none.
-    pub waits: [OpId; LANES],
 }
 
 /// What one rank does.
@@ -471,7 +300,7 @@ impl Program {
     /// Bytes of the buffers that the program uses. They are allocated once, before the pass, and kept: receives run ahead
     /// of computing, so no order of operations says when a buffer could be given back.
     pub fn peak_memory(&self) -> Bytes {
-        let mut used: Vec<bool> = self.buffers.iter().map(|b| matches!(b.role, Role::Input(_))).collect();
+        let mut used: Vec<bool> = self.buffers.iter().map(|b| b.role.initial().is_some()).collect();
         self.ops.iter().for_each(|op| op.kind.accesses(|b, _| used[usize::from(b.0)] = true));
         self.buffers.iter().zip(used).filter(|(_, used)| *used).map(|(b, _)| b.bytes).sum()
     }

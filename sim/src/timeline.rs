@@ -21,6 +21,8 @@ pub enum SpanKind {
     Accumulate,
     /// Normalising the state.
     Finish,
+    /// Projections around attention.
+    Project,
     /// A message leaving.
     Send,
     /// A message arriving.
@@ -37,6 +39,7 @@ impl SpanKind {
             OpKind::Merge { .. } => Self::Merge,
             OpKind::Accumulate { .. } => Self::Accumulate,
             OpKind::Finish { .. } => Self::Finish,
+            OpKind::Project(_) => Self::Project,
             OpKind::Send { .. } => Self::Send,
             OpKind::Recv { .. } => Self::Recv,
         }
@@ -56,6 +59,7 @@ impl SpanKind {
             Self::Merge => "merge",
             Self::Accumulate => "accumulate",
             Self::Finish => "finish",
+            Self::Project => "project",
             Self::Send => "send",
             Self::Recv => "recv",
         }

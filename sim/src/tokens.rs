@@ -142,6 +142,13 @@ impl TokenSet {
         self.runs[i].at(slot - self.starts[i])
     }
 
+    /// One past the last slot of the consecutive positions that `slot` is among.
+    pub fn consecutive_until(&self, slot: u64) -> u64 {
+        let i = self.starts.partition_point(|&s| s <= slot) - 1;
+        let (run, index) = (&self.runs[i], slot - self.starts[i]);
+        slot + run.block - index % run.block
+    }
+
     /// How many positions lie before `x`: the slot of the first one at or after it.
     pub fn count_before(&self, x: i64) -> u64 {
         match self.runs.partition_point(|r| (r.first as i64) < x) {
@@ -195,6 +202,8 @@ pub(crate) mod tests {
             for (slot, &x) in list.iter().enumerate() {
                 prop_assert_eq!(set.position(slot as u64), x);
                 prop_assert_eq!(set.slot_of(x), Some(slot as u64));
+                let last = set.consecutive_until(slot as u64) as usize;
+                prop_assert!(slot < last && list[slot..last].windows(2).all(|w| w[0] + 1 == w[1]));
             }
             for x in 0..list[list.len() - 1] + 3 {
                 prop_assert_eq!(set.count_before(x as i64), list.iter().filter(|&&y| y < x).count() as u64);

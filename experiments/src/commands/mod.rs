@@ -4,6 +4,7 @@ pub mod check;
 pub mod explore;
 pub mod layout;
 pub mod paper;
+pub mod plot;
 pub mod presets;
 pub mod run;
 pub mod simulate;

@@ -18,7 +18,7 @@ pub use table::title;
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.trace, &args.plot, &args.spans, &args.report])?;
-    let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
+    let setup = Setup::new(&args.setup, DEFAULT_SEQ)?.disturbed(args.disturb.repeats()?);
     let prediction = Prediction::of(&setup, Setup::tolerates(&args.setup))?;
     write_files(args, &setup, &prediction)?;
     let table = || table::render(&setup, &prediction, args.explain);

@@ -1,6 +1,7 @@
 //! One line of the result: all figures of one schedule.
 
-use ringlab_sim::units::Bytes;
+use ringlab_sim::disturb::Percentiles;
+use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
 use super::{Passes, Simulated};
@@ -35,6 +36,11 @@ pub struct Row {
     pub pass: String,
     /// Time of one attention layer.
     pub makespan_s: f64,
+    /// Percentiles of it over the repeats of a disturbed run, whose median all other figures are of.
+    pub makespan_p5_s: Option<f64>,
+    pub makespan_p50_s: Option<f64>,
+    pub makespan_p95_s: Option<f64>,
+    pub makespan_p99_s: Option<f64>,
     pub speedup_vs_ring: Option<f64>,
     /// What balance alone allows: the busiest rank's mask-area FLOPs under the ring over those under this schedule.
     pub bound_speedup_vs_ring: Option<f64>,
@@ -58,6 +64,8 @@ pub struct Row {
 impl Row {
     pub fn new(setup: &Setup, s: &Passes, ring: Option<&Baseline>, one_gpu: Option<&Baseline>) -> Self {
         let own = Baseline::of(s);
+        let percentile =
+            |of: fn(&Percentiles) -> SimTime| s.spread.map(|spread| of(&spread.percentiles).as_secs_f64());
         let ranks = f64::from(setup.cp);
         let metrics = || s.passes.iter().map(|s| &s.metrics);
         let busy: f64 = metrics().flat_map(|m| &m.ranks).map(|r| r.busy.as_secs_f64()).sum();
@@ -79,6 +87,10 @@ impl Row {
             padding: plan.layout.documents().padding(),
             pass: setup.passes.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
             makespan_s: own.makespan_s,
+            makespan_p5_s: percentile(|p| p.p5),
+            makespan_p50_s: percentile(|p| p.p50),
+            makespan_p95_s: percentile(|p| p.p95),
+            makespan_p99_s: percentile(|p| p.p99),
             speedup_vs_ring: ring.map(|r| r.makespan_s / own.makespan_s),
             bound_speedup_vs_ring: ring.map(|r| r.critical_flops / own.critical_flops),
             speedup_vs_one_gpu: one_gpu.map(|g| g.makespan_s / own.makespan_s),

@@ -2,8 +2,10 @@
 
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
+use ringlab_sim::disturb::{Disturbance, LinkFault, Straggler};
 
 use super::point::{Mask, Point, Setting};
+use crate::disturbance::Repeats;
 
 /// A field and its values.
 #[derive(Debug, Clone)]
@@ -23,6 +25,10 @@ pub struct Grid {
     pub models: Vec<Model>,
     /// Masks that settings name by index.
     pub masks: Vec<Mask>,
+    /// Stragglers that settings name by index.
+    pub stragglers: Vec<Vec<Straggler>>,
+    /// Slow and failed links that settings name by index.
+    pub links: Vec<Vec<LinkFault>>,
     /// The fields in the order of the file.
     pub axes: Vec<Axis>,
     /// Number of configurations.
@@ -55,6 +61,33 @@ impl Grid {
     /// The mask of a configuration, if the sweep names it.
     pub fn mask(&self, point: &Point) -> Option<&Mask> {
         point.mask.map(|i| &self.masks[i])
+    }
+
+    /// The stragglers of a configuration.
+    pub fn stragglers(&self, point: &Point) -> &[Straggler] {
+        point.trouble.straggler.map_or(&[], |i| &self.stragglers[i])
+    }
+
+    /// The slow links of a configuration.
+    pub fn slow_links(&self, point: &Point) -> &[LinkFault] {
+        point.trouble.slow_link.map_or(&[], |i| &self.links[i])
+    }
+
+    /// The failed links of a configuration.
+    pub fn failed_links(&self, point: &Point) -> &[LinkFault] {
+        point.trouble.failed_link.map_or(&[], |i| &self.links[i])
+    }
+
+    /// What is repeated, if anything goes wrong.
+    pub fn repeats(&self, point: &Point) -> Option<Repeats> {
+        let disturbance = Disturbance {
+            stragglers: self.stragglers(point).to_vec(),
+            jitter: point.trouble.jitter,
+            links: [self.slow_links(point), self.failed_links(point)].concat(),
+        };
+        // Repeats of what is not random are all the same.
+        let count = if disturbance.is_random() { point.trouble.repeats } else { 1 };
+        (!disturbance.is_calm()).then_some(Repeats { disturbance, count, seed: point.trouble.seed })
     }
 
     /// A number that differs between grids that give different rows: FNV-1a of everything that goes in.

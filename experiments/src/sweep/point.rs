@@ -2,6 +2,7 @@
 
 use ringlab_sim::config::cluster::{Cluster, FabricTopology};
 use ringlab_sim::config::model::Model;
+use ringlab_sim::disturb::Jitter;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
@@ -67,6 +68,18 @@ pub enum Setting {
     NeededOnly(bool),
     /// Pad what the layout does not divide.
     Pad(bool),
+    /// Which stragglers.
+    Straggler(usize),
+    /// How single operations spread.
+    Jitter(Jitter),
+    /// Which slow links.
+    SlowLink(usize),
+    /// Which failed links.
+    FailedLink(usize),
+    /// How often a disturbed run is repeated.
+    Repeats(u32),
+    /// Decides what happens in each repeat.
+    Seed(u64),
 }
 
 /// One configuration.
@@ -98,6 +111,32 @@ pub struct Point {
     pub passes: &'static [Pass],
     /// All else that a schedule understands; its pass is set by `passes`.
     pub options: Options,
+    /// What goes wrong.
+    pub trouble: Trouble,
+}
+
+/// What goes wrong. Stragglers and links are indices into the grid's lists.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trouble {
+    /// Which stragglers.
+    pub straggler: Option<usize>,
+    /// How single operations spread.
+    pub jitter: Jitter,
+    /// Which slow links.
+    pub slow_link: Option<usize>,
+    /// Which failed links.
+    pub failed_link: Option<usize>,
+    /// How often a disturbed run is repeated.
+    pub repeats: u32,
+    /// Decides what happens in each repeat.
+    pub seed: u64,
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        let jitter = Jitter::default();
+        Self { straggler: None, jitter, slow_link: None, failed_link: None, repeats: 1, seed: 0 }
+    }
 }
 
 /// Rates that replace a cluster's.
@@ -125,6 +164,7 @@ impl Default for Point {
             stripe: None,
             passes: &[Pass::Forward],
             options: Options::new(Pass::Forward),
+            trouble: Trouble::default(),
         }
     }
 }
@@ -154,6 +194,12 @@ impl Point {
             Setting::Prefetch(steps) => self.options.prefetch = steps,
             Setting::NeededOnly(flag) => self.options.needed_only = flag,
             Setting::Pad(flag) => self.options.pad = flag,
+            Setting::Straggler(i) => self.trouble.straggler = Some(i),
+            Setting::Jitter(jitter) => self.trouble.jitter = jitter,
+            Setting::SlowLink(i) => self.trouble.slow_link = Some(i),
+            Setting::FailedLink(i) => self.trouble.failed_link = Some(i),
+            Setting::Repeats(count) => self.trouble.repeats = count,
+            Setting::Seed(seed) => self.trouble.seed = seed,
         }
     }
 

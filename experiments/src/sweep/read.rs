@@ -3,6 +3,7 @@
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
 use ringlab_sim::config::{ConfigError, Entry, Field, Keys, Section, Source, nearest, parse_toml};
+use ringlab_sim::disturb::{DisturbError, Jitter, LinkFault, Straggler};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{self, Route, Schedule};
@@ -38,6 +39,12 @@ pub const FIELDS: Keys = &[
     ("prefetch", "1"),
     ("needed_only", "false"),
     ("pad", "false"),
+    ("straggler", "\"any:1.1\""),
+    ("jitter", "\"3%\""),
+    ("slow_link", "\"0-1:4\""),
+    ("failed_link", "\"0-1\""),
+    ("repeats", "100"),
+    ("seed", "0"),
 ];
 
 /// The most configurations: more would not be done in a life.
@@ -78,8 +85,8 @@ impl Grid {
             axes.push(Axis { key, settings });
         }
         reader.fill_in(label)?;
-        let Reader { clusters, models, masks } = reader;
-        Ok(Self { clusters, models, masks, axes, len })
+        let Reader { clusters, models, masks, stragglers, links } = reader;
+        Ok(Self { clusters, models, masks, stragglers, links, axes, len })
     }
 }
 
@@ -89,6 +96,8 @@ struct Reader {
     clusters: Vec<Cluster>,
     models: Vec<Model>,
     masks: Vec<Mask>,
+    stragglers: Vec<Vec<Straggler>>,
+    links: Vec<Vec<LinkFault>>,
 }
 
 impl Reader {
@@ -112,6 +121,21 @@ impl Reader {
             "transport" => scalars(entries, |f| name(f, &TRANSPORTS).map(Setting::Transport)),
             "route" => scalars(entries, |f| name(f, &ROUTES).map(Setting::Route)),
             "schedule" => schedules(entries),
+            "repeats" => counts(entries, 1..=1_000_000, Setting::Repeats),
+            "seed" => counts(entries, 0..=u64::from(u32::MAX), |seed| Setting::Seed(u64::from(seed))),
+            "jitter" => scalars(entries, |f| parsed(f).map(Setting::Jitter)),
+            "straggler" => scalars(entries, |f| {
+                self.stragglers.push(list(f, str::parse)?);
+                Ok(Setting::Straggler(self.stragglers.len() - 1))
+            }),
+            "slow_link" => scalars(entries, |f| {
+                self.links.push(list(f, LinkFault::slowed)?);
+                Ok(Setting::SlowLink(self.links.len() - 1))
+            }),
+            "failed_link" => scalars(entries, |f| {
+                self.links.push(list(f, LinkFault::failed)?);
+                Ok(Setting::FailedLink(self.links.len() - 1))
+            }),
             "cluster" => scalars(entries, |f| self.cluster(f)),
             "model" => scalars(entries, |f| self.model(f)),
             _ => scalars(entries, |f| self.mask(f)),
@@ -157,6 +181,20 @@ fn inside(field: &Field<'_>, error: &ConfigError) -> ConfigError {
         Some(hint) => own.with_hint(hint),
         None => own,
     }
+}
+
+fn parsed(field: &Field<'_>) -> Result<Jitter, ConfigError> {
+    field.text()?.parse().map_err(|e: DisturbError| field.error(format!("`{}`: {e}", field.path)))
+}
+
+/// Items apart by commas; `none` is no item.
+fn list<T>(field: &Field<'_>, read: fn(&str) -> Result<T, DisturbError>) -> Result<Vec<T>, ConfigError> {
+    let text = field.text()?;
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    let item = |item: &str| read(item.trim()).map_err(|e| field.error(format!("`{}`: {e}", field.path)));
+    text.split(',').map(item).collect()
 }
 
 fn no_range(section: &Section<'_, '_>) -> ConfigError {

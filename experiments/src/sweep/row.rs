@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ringlab_sim::disturb::Percentiles;
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::problem::Shape;
@@ -13,11 +14,12 @@ use super::point::Point;
 
 /// Names of the columns. `row` counts the grid from 0; what could not be planned has empty figures and a `reason`.
 pub const HEADER: &str = "row,cluster,link_bandwidth_bytes_per_s,nic_bandwidth_bytes_per_s,model,heads,kv_heads,head_dim,\
-dtype,batch,mask,seq_len,cp,schedule,pass,transport,route,chunks,prefetch,needed_only,pad,padding,makespan_s,bubble_ratio,\
+dtype,batch,mask,seq_len,cp,schedule,pass,transport,route,chunks,prefetch,needed_only,pad,straggler,jitter,slow_link,failed_link,repeats,seed,padding,makespan_s,\
+makespan_p5_s,makespan_p50_s,makespan_p95_s,makespan_p99_s,bubble_ratio,\
 exposed_comm_s,imbalance,tflops_per_gpu,mfu,peak_memory_bytes,device_memory_bytes,fits,bytes_moved,reason";
 
 /// Columns of figures between the configuration and the reason.
-const FIGURES: usize = 11;
+const FIGURES: usize = 15;
 
 /// What all passes of a configuration come to; passes that follow each other are added up.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +28,8 @@ pub struct Figures {
     pub padding: u64,
     /// Time of one attention layer.
     pub makespan: SimTime,
+    /// Over the repeats of a disturbed run, of which all other figures are the median's.
+    pub percentiles: Option<Percentiles>,
     /// Share of the GPUs' time in which they do not compute.
     pub bubble_ratio: f64,
     /// On the rank that has most of it.
@@ -46,6 +50,7 @@ impl Figures {
         let mut all = Self {
             padding: 0,
             makespan: SimTime::ZERO,
+            percentiles: None,
             bubble_ratio: 0.0,
             exposed_comm: SimTime::ZERO,
             imbalance: 0.0,
@@ -119,6 +124,7 @@ fn write_configuration(out: &mut String, grid: &Grid, point: &Point, shape: &Sha
         let _ = write!(out, "{seq}");
     }
     write_options(out, point);
+    write_trouble(out, grid, point);
 }
 
 fn write_options(out: &mut String, point: &Point) {
@@ -142,10 +148,30 @@ fn write_options(out: &mut String, point: &Point) {
     let _ = write!(out, ",{transport},{route},{chunks},{prefetch},{needed_only},{pad},");
 }
 
+fn write_trouble(out: &mut String, grid: &Grid, point: &Point) {
+    fn list<T: ToString>(out: &mut String, items: &[T]) {
+        quoted(out, &items.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        out.push(',');
+    }
+    list(out, grid.stragglers(point));
+    let trouble = &point.trouble;
+    let _ = write!(out, "{},", trouble.jitter);
+    list(out, grid.slow_links(point));
+    list(out, grid.failed_links(point));
+    let _ = write!(out, "{},{},", trouble.repeats, trouble.seed);
+}
+
 fn write_figures(out: &mut String, grid: &Grid, point: &Point, f: &Figures) {
     let device = &grid.cluster(point).device;
     let (makespan, exposed) = (f.makespan.as_secs_f64(), f.exposed_comm.as_secs_f64());
-    let _ = write!(out, "{},{makespan},{},{exposed},{},", f.padding, f.bubble_ratio, f.imbalance);
+    let _ = write!(out, "{},{makespan},", f.padding);
+    match f.percentiles.map(|p| [p.p5, p.p50, p.p95, p.p99].map(SimTime::as_secs_f64)) {
+        Some([p5, p50, p95, p99]) => {
+            let _ = write!(out, "{p5},{p50},{p95},{p99},");
+        }
+        None => out.push_str(",,,,"),
+    }
+    let _ = write!(out, "{},{exposed},{},", f.bubble_ratio, f.imbalance);
     let _ = write!(out, "{},", f.tflops_per_gpu);
     if let Some(peak) = device.peak.of(point.dtype) {
         let _ = write!(out, "{}", f.tflops_per_gpu * 1e12 / peak.0);

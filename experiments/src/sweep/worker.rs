@@ -86,11 +86,17 @@ impl<'g> Worker<'g> {
         let plans = plans.built.as_ref().map_err(Clone::clone)?;
         let cluster = &self.grid.clusters[point.cluster];
         let prepared = Prepared::get(&mut self.machines[point.cluster], cluster, point)?;
+        let machine = &mut prepared.machine;
+        let repeats = self.grid.repeats(point);
+        let spread = repeats.as_ref().map(|r| r.spread(machine, &plans.iter().map(|(plan, _)| plan)));
+        let spread = spread.transpose().map_err(|e| e.to_string())?;
         let mut metrics = Vec::with_capacity(plans.len());
-        for (plan, _) in plans {
+        for (pass, (plan, _)) in plans.iter().enumerate() {
+            let conditions = repeats.as_ref().zip(spread.as_ref());
+            let conditions = conditions.map(|(r, s)| r.conditions(plan.ranks(), s.median, pass)).transpose();
+            machine.disturb(conditions.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
             self.done.clear();
-            let makespan = engine::simulate_with(plan, &mut prepared.machine, &mut self.done)
-                .map_err(|e| e.to_string())?;
+            let makespan = engine::simulate_with(plan, machine, &mut self.done).map_err(|e| e.to_string())?;
             self.timeline.ranks = plan.ranks();
             self.timeline.makespan = makespan;
             self.timeline.spans.clear();
@@ -98,7 +104,7 @@ impl<'g> Worker<'g> {
             metrics.push(Metrics::of(plan, &self.timeline));
         }
         let passes = plans.iter().zip(metrics).map(|((plan, flops), metrics)| (plan, *flops, metrics));
-        Ok(Figures::of(passes))
+        Ok(Figures { percentiles: spread.map(|s| s.percentiles), ..Figures::of(passes) })
     }
 }
 
@@ -106,6 +112,12 @@ impl Prepared {
     /// The machine in `slot`, made anew or given other links if it does not fit.
     fn get<'a>(slot: &'a mut Option<Self>, cluster: &Cluster, point: &Point) -> Result<&'a mut Self, String> {
         let (ranks, rates) = (point.cp, point.rates);
+        if rates.nic.is_some() && cluster.network.is_none() {
+            return Err(format!(
+                "the cluster {} has no network whose nic_bandwidth could be set",
+                cluster.name
+            ));
+        }
         let prepared = match slot.take_if(|p| p.ranks >= ranks) {
             Some(prepared) if prepared.rates == rates => prepared,
             Some(mut prepared) => {

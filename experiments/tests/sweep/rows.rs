@@ -103,3 +103,79 @@ fn a_model_with_a_window_is_swept_with_it() {
     let rows = columns(&sweep("model = [\"mistral-7b\", \"llama-3-8b\"]\nseq = \"8Ki\"\n"), &["mask"]);
     assert_eq!(rows, [["window:4096"], ["causal"]]);
 }
+
+#[test]
+fn disturbed_rows_are_what_simulate_says() {
+    let text = "straggler = [\"none\", \"any:1.5\"]\nseq = 16384\nschedule = \"all\"\ncp = 4\njitter = \"2%\"\nrepeats = 20\n\
+                seed = 5\nslow_link = \"0-1:2\"\n";
+    let names = [
+        "straggler",
+        "makespan_s",
+        "makespan_p5_s",
+        "makespan_p50_s",
+        "makespan_p95_s",
+        "makespan_p99_s",
+        "bubble_ratio",
+    ];
+    let rows = columns(&sweep(text), &names);
+    let base = [
+        "simulate",
+        "--seq",
+        "16384",
+        "--cp",
+        "4",
+        "--jitter",
+        "2%",
+        "--repeats",
+        "20",
+        "--seed",
+        "5",
+        "--slow-link",
+        "0-1:2",
+        "--format",
+        "csv",
+    ];
+    let schedules = ringlab_sim::schedule::ALL.len();
+    for (group, more) in rows.chunks(schedules).zip([&[][..], &["--straggler", "any:1.5"]]) {
+        let simulated = columns(&stdout(&[&base[..], more].concat()), &names[1..]);
+        for (row, expected) in group.iter().zip(simulated) {
+            for (a, b) in row[1..].iter().zip(&expected) {
+                let (a, b): (f64, f64) = (a.parse().unwrap(), b.parse().unwrap());
+                assert!((a - b).abs() <= 1e-12 * a, "{row:?} {expected:?}");
+            }
+            assert_eq!(row[1], row[3], "the median's figures");
+        }
+    }
+    let at = |row: usize, column: usize| rows[row][column].parse::<f64>().unwrap();
+    assert!(at(0, 2) < at(0, 3) && at(0, 3) < at(0, 5), "percentiles are in order");
+    assert!(at(schedules, 3) > at(0, 3), "a straggler costs");
+}
+
+/// A full mask on a machine where nothing but computing takes time: the slowest rank decides.
+#[test]
+fn a_straggler_costs_its_factor() {
+    let text = "cluster = \"ideal\"\nmask = \"full\"\nschedule = \"ring\"\ncp = 8\nseq = \"64Ki\"\nstraggler = [\"none\", \"3:1.25\"]\n";
+    let rows = columns(&sweep(text), &["straggler", "makespan_s", "makespan_p99_s"]);
+    let [calm, slow] = [&rows[0], &rows[1]].map(|r| r[1].parse::<f64>().unwrap());
+    assert_eq!([&rows[0][0], &rows[1][0]], ["", "3:1.25"]);
+    assert!((slow / calm - 1.25).abs() < 1e-9, "{}", slow / calm);
+    assert_eq!(rows[0][2], "", "nothing to repeat");
+}
+
+#[test]
+fn links_that_leave_no_way_are_rows_with_the_reason() {
+    let text = "cp = 8\nseq = 8192\nschedule = \"ring\"\nfailed_link = [\"none\", \"0-1\"]\n";
+    let rows = columns(&sweep(text), &["failed_link", "reason"]);
+    assert_eq!(rows[0], ["", ""]);
+    assert!(rows[1][1].contains("cannot reach GPU"), "{rows:?}");
+}
+
+#[test]
+fn repeats_of_what_is_not_random_are_refused() {
+    let output = crate::support::ringlab(&["simulate", "--repeats", "5", "--straggler", "0:2"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("repeats the same run"));
+    let table =
+        stdout(&["simulate", "--jitter", "3%", "--repeats", "5", "--schedule", "ring", "--seq", "8Ki"]);
+    assert!(table.contains("over 5 repeats of seed 0") && table.contains("(p99)"), "{table}");
+}

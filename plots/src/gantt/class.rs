@@ -59,7 +59,7 @@ impl Class {
             SpanKind::Send => Self::Send,
             SpanKind::Recv => Self::Receive,
             SpanKind::Merge | SpanKind::Accumulate => Self::Reduce,
-            SpanKind::Preprocess | SpanKind::Finish => Self::RowWise,
+            SpanKind::Preprocess | SpanKind::Finish | SpanKind::Project => Self::RowWise,
             SpanKind::Attend | SpanKind::AttendBackward => {
                 let Some((q, _, mask)) = attended(panel, span) else { return Self::Own };
                 match (owns_any(q, span.rank), mask == MaskId::NONE) {

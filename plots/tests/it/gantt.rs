@@ -59,7 +59,7 @@ fn paint(plan: &Plan, span: &Span) -> &'static str {
         OpKind::Send { .. } => "#D55E00",
         OpKind::Recv { .. } => "#7ACBB1",
         OpKind::Merge { .. } | OpKind::Accumulate { .. } => "#000000",
-        OpKind::Finish { .. } | OpKind::Preprocess { .. } => "url(#row-wise)",
+        OpKind::Finish { .. } | OpKind::Preprocess { .. } | OpKind::Project(_) => "url(#row-wise)",
         OpKind::Attend { q_block, mask, .. } | OpKind::AttendBackward { q_block, mask, .. } => {
             let owner = plan.block(q_block).slots[0].rank;
             match (owner == span.rank, mask == MaskId::NONE) {

@@ -1,5 +1,6 @@
 //! Pictures and files of simulated timelines.
 
+mod areas;
 mod chart;
 mod exports;
 mod gantt;

@@ -6,6 +6,7 @@ mod forward;
 use std::ops::Range;
 
 use ringlab_sim::mask::Mask;
+use ringlab_sim::plan::Part;
 use ringlab_sim::problem::Shape;
 
 use super::math::add_scaled;
@@ -16,31 +17,49 @@ use super::state::TILE;
 pub(super) use backward::{Queries, attend_backward};
 pub(super) use forward::attend;
 
-/// The planes of [`ringlab_sim::plan::Tensor::KeyValue`] and of its gradient.
+/// The planes of [`ringlab_sim::plan::Tensor::KeyValueGrad`].
 const K: usize = 0;
 const V: usize = 1;
 
-/// Keys and values of one block, spread over one or more buffers.
-pub(super) struct Keys<'a> {
+/// Tokens and heads of one block that an operation reads, each of its parts spread over one or more buffers.
+pub(super) struct Operand<'a> {
     region: &'a Region,
-    parts: Vec<&'a Storage>,
+    parts: Vec<PartOf<'a>>,
+}
+
+/// One part of an operand: the buffers that have it, as which of their planes, and where.
+struct PartOf<'a> {
+    part: Part,
+    held: Vec<(&'a Storage, usize)>,
     spread: Spread,
 }
 
-impl<'a> Keys<'a> {
-    /// `None` if the parts do not hold every key and head of `region` just once.
-    pub fn find(region: &'a Region, parts: Vec<&'a Storage>) -> Option<Self> {
-        let held = parts.iter().map(|p| p.held().map(AsRef::as_ref)).collect::<Option<Vec<_>>>()?;
-        Some(Self { region, spread: Spread::find(region, &held)?, parts })
+impl<'a> Operand<'a> {
+    /// `None` if `buffers` do not hold every token and head of `region` just once, for each of `parts`.
+    pub fn find(region: &'a Region, buffers: &[&'a Storage], parts: &[Part]) -> Option<Self> {
+        let find = |&part: &Part| {
+            let held = buffers.iter().filter_map(|b| b.plane(part).map(|plane| (*b, plane)));
+            let held: Vec<(&Storage, usize)> = held.collect();
+            let regions =
+                held.iter().map(|(b, _)| b.held().map(AsRef::as_ref)).collect::<Option<Vec<_>>>()?;
+            Some(PartOf { part, spread: Spread::find(region, &regions)?, held })
+        };
+        Some(Self { region, parts: parts.iter().map(find).collect::<Option<_>>()? })
     }
 
-    /// One head of one sequence, `[keys][head_dim]`.
-    fn pack(&self, plane: usize, batch: usize, head: usize) -> Vec<f32> {
-        let rows = self.spread.at.iter().flat_map(|&(part, token)| {
-            let storage = self.parts[part];
-            storage.row(plane, storage.index(batch, token, self.spread.heads[part] + head))
-        });
-        rows.copied().collect()
+    /// The row of a token and head, both counted within the block.
+    pub fn row(&self, part: Part, batch: usize, token: usize, head: usize) -> &'a [f32] {
+        let of = self.parts.iter().find(|p| p.part == part);
+        of.map_or(&[], |of| {
+            let (buffer, token) = of.spread.at[token];
+            let (storage, plane) = of.held[buffer];
+            storage.row(plane, storage.index(batch, token, of.spread.heads[buffer] + head))
+        })
+    }
+
+    /// One head of one sequence, `[tokens][width]`.
+    fn pack(&self, part: Part, batch: usize, head: usize) -> Vec<f32> {
+        (0..self.region.tokens.len()).flat_map(|t| self.row(part, batch, t, head)).copied().collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ringlab_sim::plan::{MessageId, OpId, Plan, Rank, Tensor};
+use ringlab_sim::plan::{MessageId, OpId, Part, Plan, Rank, Tensor};
 use ringlab_sim::timeline::SpanKind;
 use thiserror::Error;
 
@@ -69,6 +69,16 @@ pub enum Cause {
         buffer: u16,
         /// What the operation needs.
         expected: Tensor,
+        /// What the plan declares.
+        actual: Tensor,
+    },
+    /// A buffer that has nothing of what an operation reads.
+    #[error("buffer {buffer} holds {actual:?}, which has none of {parts:?}")]
+    NoPart {
+        /// The buffer.
+        buffer: u16,
+        /// What the operation needs.
+        parts: Vec<Part>,
         /// What the plan declares.
         actual: Tensor,
     },

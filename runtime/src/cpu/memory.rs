@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringlab_sim::plan::{Buf, Buffer, Op, Plan, Program, Role, Tensor};
+use ringlab_sim::plan::{Buf, Buffer, Op, Part, Plan, Program, Tensor};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::units::Bytes;
 
@@ -10,40 +10,9 @@ use super::error::Cause;
 use super::region::{Placement, Region};
 use super::state::StateRow;
 
-/// One array of a tensor: `[batch][tokens][heads][width]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Plane {
-    /// A vector of `head_dim` in the problem's element type.
-    Element,
-    /// A vector of `head_dim` in fp32.
-    Vector,
-    /// One fp32 number.
-    Scalar,
-}
-
-impl Plane {
-    fn width(self, shape: &Shape) -> usize {
-        if self == Self::Scalar { 1 } else { shape.head_dim as usize }
-    }
-
-    fn element_bytes(self, shape: &Shape) -> u64 {
-        if self == Self::Element { shape.dtype.size().0 } else { 4 }
-    }
-}
-
-/// The arrays of a tensor, in the order in which [`Tensor`] names them.
-fn planes(tensor: Tensor) -> &'static [Plane] {
-    use Plane::{Element, Scalar, Vector};
-    match tensor {
-        Tensor::Query => &[Element],
-        Tensor::KeyValue => &[Element, Element],
-        Tensor::State => &[Vector, Scalar, Scalar],
-        Tensor::Output => &[Element, Scalar],
-        Tensor::QuerySide => &[Element, Element, Element, Scalar],
-        Tensor::Delta => &[Scalar],
-        Tensor::QueryGrad => &[Vector],
-        Tensor::KeyValueGrad => &[Vector, Vector],
-    }
+/// Numbers a row of one array: `[batch][tokens][heads][width]`.
+fn width(part: Part, shape: &Shape) -> usize {
+    part.width(shape) as usize
 }
 
 /// Memory for one tensor, and the region that it holds.
@@ -59,7 +28,7 @@ impl Storage {
     /// Memory of `rows` tokens and heads for every sequence of the batch, all NaN.
     fn poisoned(tensor: Tensor, shape: Shape, rows: usize) -> Self {
         let rows = rows * shape.batch as usize;
-        let planes = planes(tensor).iter().map(|p| vec![f32::NAN; rows * p.width(&shape)]).collect();
+        let planes = tensor.parts().iter().map(|&p| vec![f32::NAN; rows * width(p, &shape)]).collect();
         Self { tensor, shape, held: None, planes }
     }
 
@@ -71,8 +40,17 @@ impl Storage {
 
     /// Size of the memory, each element at its size in the plan.
     pub fn bytes(&self) -> Bytes {
-        let planes = planes(self.tensor).iter().zip(&self.planes);
-        Bytes(planes.map(|(plane, data)| data.len() as u64 * plane.element_bytes(&self.shape)).sum())
+        let planes = self.tensor.parts().iter().zip(&self.planes);
+        Bytes(planes.map(|(part, data)| data.len() as u64 * part.element_bytes(&self.shape)).sum())
+    }
+
+    pub fn tensor(&self) -> Tensor {
+        self.tensor
+    }
+
+    /// Which of the memory's planes is this part.
+    pub fn plane(&self, part: Part) -> Option<usize> {
+        self.tensor.parts().iter().position(|&p| p == part)
     }
 
     pub fn held(&self) -> Option<&Arc<Region>> {
@@ -84,10 +62,8 @@ impl Storage {
     pub fn hold(&mut self, region: &Arc<Region>) -> bool {
         let rows = region.tokens.len() * region.heads() * self.shape.batch as usize;
         self.held = Some(Arc::clone(region));
-        planes(self.tensor)
-            .iter()
-            .zip(&self.planes)
-            .all(|(p, data)| rows * p.width(&self.shape) <= data.len())
+        let mut planes = self.tensor.parts().iter().zip(&self.planes);
+        planes.all(|(&p, data)| rows * width(p, &self.shape) <= data.len())
     }
 
     /// Index of a row: one token and one head, both counted within the region.
@@ -97,12 +73,12 @@ impl Storage {
     }
 
     pub fn row(&self, plane: usize, index: usize) -> &[f32] {
-        let width = planes(self.tensor)[plane].width(&self.shape);
+        let width = width(self.tensor.parts()[plane], &self.shape);
         &self.planes[plane][index * width..(index + 1) * width]
     }
 
     pub fn row_mut(&mut self, plane: usize, index: usize) -> &mut [f32] {
-        let width = planes(self.tensor)[plane].width(&self.shape);
+        let width = width(self.tensor.parts()[plane], &self.shape);
         &mut self.planes[plane][index * width..(index + 1) * width]
     }
 
@@ -175,7 +151,7 @@ impl Memory {
         let slots = program.buffers.iter().map(|&buffer| Slot { buffer, storage: None });
         let mut memory = Self { shape, slots: slots.collect(), allocated: 0 };
         for i in 0..memory.slots.len() {
-            if matches!(memory.slots[i].buffer.role, Role::Input(_)) {
+            if memory.slots[i].buffer.role.initial().is_some() {
                 memory.allocate(Buf(i as u16));
             }
         }
@@ -204,8 +180,13 @@ impl Memory {
     }
 
     pub fn get(&self, buf: Buf, tensor: Tensor) -> Result<&Storage, Cause> {
+        check(self.any(buf)?, buf, tensor)
+    }
+
+    /// A buffer, whatever it holds.
+    pub fn any(&self, buf: Buf) -> Result<&Storage, Cause> {
         let storage = self.slots.get(usize::from(buf.0)).and_then(|s| s.storage.as_ref());
-        check(storage.ok_or(Cause::NotHeld { buffer: buf.0 })?, buf, tensor)
+        storage.ok_or(Cause::NotHeld { buffer: buf.0 })
     }
 
     /// The tensor that the plan declares for a buffer.

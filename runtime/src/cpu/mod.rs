@@ -11,6 +11,7 @@ mod mailbox;
 mod math;
 mod memory;
 mod operations;
+mod projections;
 mod rank;
 mod region;
 mod state;

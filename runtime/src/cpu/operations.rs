@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ringlab_sim::plan::{Buf, Bufs, MaskId, MessageId, OpKind, Tensor, part_of};
+use ringlab_sim::plan::{BlockId, Buf, Bufs, MaskId, MessageId, OpKind, Part, Tensor, part_of};
 use ringlab_sim::units::Bytes;
 
-use super::attention::{Call, KeyGradients, Keys, Queries, attend, attend_backward};
+use super::attention::{Call, KeyGradients, Operand, Queries, attend, attend_backward};
 use super::error::Cause;
 use super::math::{add_scaled, dot};
 use super::memory::Storage;
@@ -13,11 +13,10 @@ use super::rank::Runner;
 use super::region::{Placement, Region};
 use super::state;
 
-/// Planes of [`Tensor::QuerySide`].
-const O: usize = 1;
-const D_O: usize = 2;
+/// What an attention call reads of its keys.
+const KEYS: &[Part] = &[Part::Key, Part::Value];
 
-fn not_held(buffer: Buf) -> Cause {
+pub(super) fn not_held(buffer: Buf) -> Cause {
     Cause::NotHeld { buffer: buffer.0 }
 }
 
@@ -33,9 +32,19 @@ impl Runner<'_> {
         Some(Call { shape: &plan.shape, q, kv, mask }).filter(Call::has_kv_heads)
     }
 
-    fn keys<'k>(&'k self, bufs: Bufs, region: &'k Region) -> Result<Keys<'k>, Cause> {
-        let parts = bufs.iter().map(|buf| self.memory.get(buf, Tensor::KeyValue));
-        Keys::find(region, parts.collect::<Result<_, _>>()?).ok_or(not_held(bufs.first))
+    pub(super) fn operand<'k>(
+        &'k self,
+        bufs: Bufs,
+        region: &'k Region,
+        parts: &[Part],
+    ) -> Result<Operand<'k>, Cause> {
+        let buffers = bufs.iter().map(|buf| self.memory.any(buf)).collect::<Result<Vec<_>, _>>()?;
+        let unknown = buffers.iter().position(|b| b.tensor().parts().iter().all(|p| !parts.contains(p)));
+        if let Some(i) = unknown {
+            let buffer = bufs.first.0 + i as u16;
+            return Err(Cause::NoPart { buffer, parts: parts.to_vec(), actual: buffers[i].tensor() });
+        }
+        Operand::find(region, &buffers, parts).ok_or(not_held(bufs.first))
     }
 
     pub(super) fn attend(&mut self, op: &OpKind) -> Result<(), Cause> {
@@ -50,11 +59,10 @@ impl Runner<'_> {
             }
         }
         let state_at = place(&target, q_region, state)?;
-        let queries = self.memory.get(q, Tensor::Query)?;
-        let q_at = place(queries, q_region, q)?;
+        let queries = self.operand(q, q_region, &[Part::Query])?;
         let call = self.call(q_region, kv_region, mask).ok_or(not_held(kv.first))?;
-        let keys = self.keys(kv, kv_region)?;
-        attend(&call, (queries, &q_at), &keys, (&mut target, &state_at));
+        let keys = self.operand(kv, kv_region, KEYS)?;
+        attend(&call, &queries, &keys, (&mut target, &state_at));
         self.memory.put(state, target);
         Ok(())
     }
@@ -85,12 +93,12 @@ impl Runner<'_> {
         }
         let parts = self.key_gradients(dkv, init_dkv.then_some(dkv_block))?;
         let mut dkv_sum = KeyGradients::find(kv_region, parts).ok_or(not_held(dkv.first))?;
-        let (side, rows) = (self.memory.get(q, Tensor::QuerySide)?, self.memory.get(delta, Tensor::Delta)?);
-        let (q_at, delta_at) = (place(side, q_region, q)?, place(rows, q_region, delta)?);
-        let dq_at = place(&dq_sum, q_region, dq)?;
-        let queries = Queries { side: (side, &q_at), delta: (rows, &delta_at) };
+        let side = self.operand(q, q_region, &[Part::Query, Part::OutputGrad, Part::Lse])?;
+        let rows = self.memory.get(delta, Tensor::Delta)?;
+        let (delta_at, dq_at) = (place(rows, q_region, delta)?, place(&dq_sum, q_region, dq)?);
+        let queries = Queries { side, delta: (rows, &delta_at) };
         let call = self.call(q_region, kv_region, mask).ok_or(not_held(kv.first))?;
-        let keys = self.keys(kv, kv_region)?;
+        let keys = self.operand(kv, kv_region, KEYS)?;
         attend_backward(&call, &queries, &keys, (&mut dq_sum, &dq_at), &mut dkv_sum);
         self.memory.put(dq, dq_sum);
         dkv.iter().zip(dkv_sum.into_parts()).for_each(|(buf, storage)| self.memory.put(buf, storage));
@@ -99,30 +107,46 @@ impl Runner<'_> {
 
     /// Takes the buffers of dk and dv out of the memory, zeroed for `init` if they start here.
     fn key_gradients(&mut self, bufs: Bufs, init: Option<u32>) -> Result<Vec<Storage>, Cause> {
-        let plan = self.shared.plan;
-        let mut all = Vec::with_capacity(usize::from(bufs.count));
-        for (i, buf) in bufs.iter().enumerate() {
-            let mut storage = self.memory.take(buf, Tensor::KeyValueGrad)?;
-            if let Some(block) = init.map(|id| plan.block(id)) {
-                let slots = part_of(&block.slots, i as u64, u64::from(bufs.count));
-                let region = Region::of_slots(&slots, block.heads, &plan.layout);
-                hold(&mut storage, &Arc::new(region), buf)?;
-                storage.fill(0, 0.0);
-                storage.fill(1, 0.0);
-            }
-            all.push(storage);
-        }
-        Ok(all)
+        bufs.iter()
+            .enumerate()
+            .map(|(i, buf)| match init {
+                Some(block) => self.zeroed(Tensor::KeyValueGrad, (bufs, i), block),
+                None => self.memory.take(buf, Tensor::KeyValueGrad),
+            })
+            .collect()
     }
 
-    pub(super) fn preprocess(&mut self, q: Buf, delta: Buf) -> Result<(), Cause> {
+    /// Takes the `i`-th of some buffers out of the memory, zeroed, for its part of a block.
+    pub(super) fn zeroed(
+        &mut self,
+        tensor: Tensor,
+        (bufs, i): (Bufs, usize),
+        block: BlockId,
+    ) -> Result<Storage, Cause> {
+        let plan = self.shared.plan;
+        let (block, buf) = (plan.block(block), Buf(bufs.first.0 + i as u16));
+        let mut storage = self.memory.take(buf, tensor)?;
+        let slots = part_of(&block.slots, i as u64, u64::from(bufs.count));
+        let region = Region::of_slots(&slots, block.heads, &plan.layout);
+        hold(&mut storage, &Arc::new(region), buf)?;
+        (0..tensor.parts().len()).for_each(|plane| storage.fill(plane, 0.0));
+        Ok(storage)
+    }
+
+    pub(super) fn preprocess(&mut self, q: Bufs, delta: Buf, block: BlockId) -> Result<(), Cause> {
+        let region = &self.shared.regions[block as usize];
         let mut target = self.memory.take(delta, Tensor::Delta)?;
-        let side = self.memory.get(q, Tensor::QuerySide)?;
-        let held = side.held().ok_or(not_held(q))?;
-        hold(&mut target, held, delta)?;
-        let whole = place(side, held, q)?;
-        for (from, into) in side.row_pairs(&target, (&whole, &whole), held.heads()) {
-            target.row_mut(0, into)[0] = dot(side.row(O, from), side.row(D_O, from));
+        hold(&mut target, region, delta)?;
+        let side = self.operand(q, region, &[Part::Output, Part::OutputGrad])?;
+        for batch in 0..self.shared.plan.shape.batch as usize {
+            for (token, head) in region.rows() {
+                let (o, d_o) = (
+                    side.row(Part::Output, batch, token, head),
+                    side.row(Part::OutputGrad, batch, token, head),
+                );
+                let row = target.index(batch, token, head);
+                target.row_mut(0, row)[0] = dot(o, d_o);
+            }
         }
         self.memory.put(delta, target);
         Ok(())
@@ -136,7 +160,7 @@ impl Runner<'_> {
 
     pub(super) fn accumulate(&mut self, from: Buf, into: Buf) -> Result<(), Cause> {
         let tensor = self.memory.tensor(from)?;
-        let planes = if tensor == Tensor::KeyValueGrad { 2 } else { 1 };
+        let planes = tensor.parts().len();
         self.combine(tensor, from, into, |part, a, total, b| {
             for plane in 0..planes {
                 add_scaled(total.row_mut(plane, b), 1.0, part.row(plane, a));
@@ -178,10 +202,22 @@ impl Runner<'_> {
     }
 
     /// Copies a message's block into the channel; returns its size.
-    pub(super) fn send(&mut self, message: MessageId, buffer: Buf) -> Result<Bytes, Cause> {
-        let m = self.shared.plan.message(message);
-        let source = self.memory.get(buffer, m.tensor)?;
-        let block = source.extract(&self.shared.regions[m.block as usize]).ok_or(not_held(buffer))?;
+    pub(super) fn send(&mut self, message: MessageId, bufs: Bufs) -> Result<Bytes, Cause> {
+        let (m, shape) = (self.shared.plan.message(message), self.shared.plan.shape);
+        if m.tensor.is_result() {
+            bufs.iter().try_for_each(|buf| self.memory.get(buf, m.tensor).map(drop))?;
+        }
+        let region = &self.shared.regions[m.block as usize];
+        let source = self.operand(bufs, region, m.tensor.parts())?;
+        let mut block = Storage::of_region(m.tensor, shape, Arc::clone(region));
+        for (plane, &part) in m.tensor.parts().iter().enumerate() {
+            for batch in 0..shape.batch as usize {
+                for (token, head) in region.rows() {
+                    let row = block.index(batch, token, head);
+                    block.row_mut(plane, row).copy_from_slice(source.row(part, batch, token, head));
+                }
+            }
+        }
         let bytes = block.bytes();
         self.mailbox.send(m.to, message, block);
         Ok(bytes)
@@ -200,6 +236,6 @@ impl Runner<'_> {
     }
 }
 
-fn hold(storage: &mut Storage, region: &Arc<Region>, buffer: Buf) -> Result<(), Cause> {
+pub(super) fn hold(storage: &mut Storage, region: &Arc<Region>, buffer: Buf) -> Result<(), Cause> {
     if storage.hold(region) { Ok(()) } else { Err(Cause::TooSmall { buffer: buffer.0 }) }
 }

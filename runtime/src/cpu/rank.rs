@@ -136,10 +136,11 @@ impl<'a> Runner<'a> {
         match op.kind {
             OpKind::Attend { .. } => self.attend(&op.kind)?,
             OpKind::AttendBackward { .. } => self.attend_backward(&op.kind)?,
-            OpKind::Preprocess { q, delta } => self.preprocess(q, delta)?,
+            OpKind::Preprocess { q, delta, block } => self.preprocess(q, delta, block)?,
             OpKind::Merge { from, into } => self.merge(from, into)?,
             OpKind::Accumulate { from, into } => self.accumulate(from, into)?,
             OpKind::Finish { state, out } => self.finish(state, out)?,
+            OpKind::Project(projection) => self.project(&projection)?,
             OpKind::Send { message, buffer } => bytes = self.send(message, buffer)?,
             OpKind::Recv { message, buffer } => {
                 let block = self.receive(message)?;

@@ -34,6 +34,12 @@ impl Region {
         self.heads.count as usize
     }
 
+    /// Index of every token and head.
+    pub fn rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let heads = self.heads();
+        (0..self.tokens.len()).flat_map(move |token| (0..heads).map(move |head| (token, head)))
+    }
+
     /// Where `inner` lies in this region, `None` if a part of it does not.
     pub fn locate(&self, inner: &Self) -> Option<Placement> {
         let head = self.head_of(inner.heads)?;

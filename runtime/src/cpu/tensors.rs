@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringlab_sim::layout::Layout;
-use ringlab_sim::plan::{Plan, Rank, Role, Tensor};
+use ringlab_sim::plan::{Part, Plan, Rank, Role, Tensor};
 use ringlab_sim::problem::{Pass, Shape};
 
 use super::error::{Cause, RunError};
@@ -82,10 +82,8 @@ pub(super) fn scatter(
     regions: &[Arc<Region>],
     memory: &mut Memory,
 ) -> Result<(), Cause> {
-    let buffers = memory.iter().filter_map(|(buf, buffer, _)| match buffer.role {
-        Role::Input(block) => Some((buf, buffer.tensor, block)),
-        _ => None,
-    });
+    let buffers =
+        memory.iter().filter_map(|(buf, b, _)| b.role.initial().map(|block| (buf, b.tensor, block)));
     for (buf, tensor, block) in buffers.collect::<Vec<_>>() {
         let region = &regions[block as usize];
         let mut storage = memory.take(buf, tensor)?;
@@ -93,10 +91,12 @@ pub(super) fn scatter(
             return Err(Cause::TooSmall { buffer: buf.0 });
         }
         for (plane, (source, global)) in sources(inputs, tensor).into_iter().enumerate() {
+            // A tensor of query heads carries the k and v of each of them.
+            let group = if tensor.is_key_side() { 1 } else { inputs.shape.heads as usize / global.heads };
             for_each_row(&inputs.shape, region, |batch, (position, token), (head, h)| {
                 let Some(real) = real[position] else { return };
                 let row = storage.index(batch, token, h);
-                storage.row_mut(plane, row).copy_from_slice(&source[global.row(batch, real, head)]);
+                storage.row_mut(plane, row).copy_from_slice(&source[global.row(batch, real, head / group)]);
             });
         }
         memory.put(buf, storage);
@@ -106,21 +106,21 @@ pub(super) fn scatter(
 
 /// The global tensors of an input buffer's planes.
 fn sources(inputs: &Inputs, tensor: Tensor) -> Vec<(&[f32], Global)> {
+    tensor.parts().iter().filter_map(|&part| source(inputs, part)).collect()
+}
+
+fn source(inputs: &Inputs, part: Part) -> Option<(&[f32], Global)> {
     let Shape { heads, kv_heads, .. } = inputs.shape;
-    let (q, kv) = (|| Global::of(inputs, heads, false), || Global::of(inputs, kv_heads, false));
-    match (tensor, &inputs.forward) {
-        (Tensor::Query, _) => vec![(&inputs.q, q())],
-        (Tensor::KeyValue, _) => vec![(&inputs.k, kv()), (&inputs.v, kv())],
-        (Tensor::QuerySide, Some(forward)) => {
-            vec![
-                (&inputs.q, q()),
-                (&forward.o, q()),
-                (&inputs.d_o, q()),
-                (&forward.lse, Global::of(inputs, heads, true)),
-            ]
-        }
-        _ => Vec::new(),
-    }
+    let (data, heads): (&[f32], u32) = match (part, &inputs.forward) {
+        (Part::Query, _) => (&inputs.q, heads),
+        (Part::Key | Part::CarriedKey, _) => (&inputs.k, kv_heads),
+        (Part::Value | Part::CarriedValue, _) => (&inputs.v, kv_heads),
+        (Part::OutputGrad, _) => (&inputs.d_o, heads),
+        (Part::Output, Some(forward)) => (&forward.o, heads),
+        (Part::Lse, Some(forward)) => (&forward.lse, heads),
+        _ => return None,
+    };
+    Some((data, Global::of(inputs, heads, part == Part::Lse)))
 }
 
 /// Calls `f(batch, (position, its index in the region), (head, its index in the region))` for every row of a region.
@@ -177,7 +177,7 @@ pub(super) fn gather(
             let Role::Output(block) = buffer.role else { continue };
             let unwritten = RunError::Unwritten { rank: rank as Rank, buffer: buf.0 };
             let block = storage.and_then(|s| s.extract(&regions[block as usize])).ok_or(unwritten)?;
-            let targets = targets.iter_mut().filter(|t| t.tensor == buffer.tensor);
+            let targets = targets.iter_mut().filter(|t| buffer.tensor.holds(t.tensor));
             wrong += targets.map(|t| collect(&plan.shape, &block, real, t)).sum::<usize>();
         }
     }
@@ -190,14 +190,24 @@ pub(super) fn gather(
     Ok((results, wrong))
 }
 
-/// Copies a block's real rows; returns how many of its padding rows are wrong.
+/// Copies a block's real rows; returns how many of its padding rows are wrong. A tensor of all heads' width holds dk and
+/// dv at query heads, the shares of a kv head to be added up.
 fn collect(shape: &Shape, block: &Storage, real: &[Option<usize>], target: &mut Target) -> usize {
     let mut wrong = 0;
     let Some(region) = block.held() else { return 0 };
+    let widened = target.tensor.is_key_side() && !block.tensor().is_key_side();
+    let (group, plane) = if widened { (shape.group() as usize, target.plane + 1) } else { (1, target.plane) };
     for_each_row(shape, region, |batch, (position, token), (head, h)| {
-        let row = block.row(target.plane, block.index(batch, token, h));
+        let row = block.row(plane, block.index(batch, token, h));
         match real[position] {
-            Some(real) => target.data[target.global.row(batch, real, head)].copy_from_slice(row),
+            Some(real) => {
+                let into = &mut target.data[target.global.row(batch, real, head / group)];
+                if head % group == 0 {
+                    into.copy_from_slice(row);
+                } else {
+                    into.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                }
+            }
             None => wrong += usize::from(row.iter().any(|&x| x != target.padding)),
         }
     });

@@ -1,5 +1,6 @@
 //! The CPU executor against the f64 reference, its promises about failures, and what it measures.
 
+mod collectives;
 mod exact;
 mod faults;
 mod leaks;

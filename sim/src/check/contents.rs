@@ -2,12 +2,15 @@
 //!
 //! Contributions are nodes of a growing graph, so that sending, receiving and adding copy one index.
 
+mod projections;
+
 use super::messages::{Ends, at};
 use super::order::Event;
 use super::regions::{RegionId, Regions, heads_end};
+use super::structure::{BACKWARD_QUERY, PREPROCESSED};
 use super::terms::{At, Place, tensor_name};
 use super::violation::{Findings, Violation};
-use crate::plan::{BlockId, Buf, Bufs, Heads, OpId, OpKind, Plan, Rank, Role};
+use crate::plan::{BlockId, Buf, Bufs, Heads, OpId, OpKind, Part, Plan, Rank, Role};
 
 /// Index of a node of the graph of contributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,10 +79,8 @@ pub(super) fn execute<'a>(
 impl<'a> Machine<'a> {
     fn new(plan: &'a Plan) -> Self {
         let regions = Regions::new(plan);
-        let initial = |role| match role {
-            Role::Input(block) => Some(Content { region: regions.of_block(block), node: None }),
-            _ => None,
-        };
+        let initial =
+            |role: Role| role.initial().map(|b| Content { region: regions.of_block(b), node: None });
         let buffers =
             plan.programs.iter().map(|p| p.buffers.iter().map(|b| initial(b.role)).collect()).collect();
         Self { plan, regions, nodes: Vec::new(), buffers }
@@ -111,9 +112,18 @@ impl<'a> Machine<'a> {
         else {
             return;
         };
-        let region = self.regions.of_block(self.plan.message(message).block);
-        let Some(content) = self.held(sent, from.into(), region, found) else { return };
-        self.write(received, to, Content { region, node: content.node }, found);
+        let (message, region) =
+            (self.plan.message(message), self.regions.of_block(self.plan.message(message).block));
+        let node = if message.tensor.is_result() {
+            let Some(content) = self.held(sent, from, region, found) else { return };
+            content.node
+        } else {
+            if !self.held_parts(sent, from, message.tensor.parts(), region, found) {
+                return;
+            }
+            None
+        };
+        self.write(received, to, Content { region, node }, found);
     }
 
     fn kind(&self, at: At) -> OpKind {
@@ -123,17 +133,15 @@ impl<'a> Machine<'a> {
     fn kernel(&mut self, at: At, found: &mut Findings) {
         match self.kind(at) {
             OpKind::Attend { q, kv, state, q_block, kv_block, init, .. } => {
-                self.operands(at, (q, q_block), (kv, kv_block), found);
+                self.operands(at, (q, q_block, &[Part::Query]), (kv, kv_block), found);
                 let region = self.regions.of_block(q_block);
                 self.add_call(at, state, region, init, found);
             }
             OpKind::AttendBackward { .. } => self.attend_backward(at, found),
-            OpKind::Preprocess { q, delta } => {
-                let content = self.content(at.rank, q);
-                match content {
-                    Some(content) => self.write(at, delta, content, found),
-                    None => self.report_empty(at, q, "what delta is computed from".into(), found),
-                }
+            OpKind::Preprocess { q, delta, block } => {
+                let region = self.regions.of_block(block);
+                self.held_parts(at, q, PREPROCESSED, region, found);
+                self.write(at, delta, Content { region, node: None }, found);
             }
             OpKind::Merge { from, into } | OpKind::Accumulate { from, into } => {
                 self.sum(at, from, into, found);
@@ -142,6 +150,7 @@ impl<'a> Machine<'a> {
                 Some(content) => self.write(at, out, content, found),
                 None => self.report_empty(at, state, "a result to normalise".into(), found),
             },
+            OpKind::Project(projection) => self.project(at, &projection, found),
             OpKind::Send { .. } | OpKind::Recv { .. } => {}
         }
     }
@@ -163,7 +172,7 @@ impl<'a> Machine<'a> {
         else {
             return;
         };
-        self.operands(at, (q, q_block), (kv, kv_block), found);
+        self.operands(at, (q, q_block, BACKWARD_QUERY), (kv, kv_block), found);
         let (queries, keys) = (self.regions.of_block(q_block), self.regions.of_block(kv_block));
         self.held(at, delta.into(), queries, found);
         self.add_call(at, dq, queries, init_dq, found);
@@ -180,8 +189,8 @@ impl<'a> Machine<'a> {
     }
 
     /// Checks the queries, keys and heads of an attention call.
-    fn operands(&self, at: At, q: (Buf, BlockId), kv: (Bufs, BlockId), found: &mut Findings) {
-        self.held(at, q.0.into(), self.regions.of_block(q.1), found);
+    fn operands(&self, at: At, q: (Bufs, BlockId, &[Part]), kv: (Bufs, BlockId), found: &mut Findings) {
+        self.held_parts(at, q.0, q.2, self.regions.of_block(q.1), found);
         self.held(at, kv.0, self.regions.of_block(kv.1), found);
         let (queries, keys) = (self.plan.block(q.1).heads, self.plan.block(kv.1).heads);
         let group = self.plan.shape.group();
@@ -229,9 +238,29 @@ impl<'a> Machine<'a> {
 
     /// What the first of `bufs` holds, if together they hold all of `needed`.
     fn held(&self, at: At, bufs: Bufs, needed: RegionId, found: &mut Findings) -> Option<Content> {
-        let mut regions = Vec::with_capacity(usize::from(bufs.count));
+        self.held_in(at, bufs.first, bufs.iter(), needed, found)
+    }
+
+    /// Whether `bufs` together hold all of `needed` of each part; a buffer may have several, or one.
+    fn held_parts(&self, at: At, bufs: Bufs, parts: &[Part], needed: RegionId, found: &mut Findings) -> bool {
+        let has = |b: &Buf, part| self.place(at.rank, *b).tensor.parts().contains(part);
+        parts.iter().all(|part| {
+            let with = bufs.iter().filter(|b| has(b, part));
+            self.held_in(at, bufs.first, with, needed, found).is_some()
+        })
+    }
+
+    fn held_in(
+        &self,
+        at: At,
+        named: Buf,
+        bufs: impl Iterator<Item = Buf>,
+        needed: RegionId,
+        found: &mut Findings,
+    ) -> Option<Content> {
+        let mut regions = Vec::new();
         let mut first = None;
-        for buffer in bufs.iter() {
+        for buffer in bufs {
             let Some(content) = self.content(at.rank, buffer) else {
                 self.report_empty(at, buffer, self.describe(buffer, at, needed), found);
                 return None;
@@ -243,7 +272,7 @@ impl<'a> Machine<'a> {
             return first;
         }
         let held: Vec<String> = regions.iter().map(|&r| self.regions.describe(r)).collect();
-        let (place, needed) = (self.place(at.rank, bufs.first), self.describe(bufs.first, at, needed));
+        let (place, needed) = (self.place(at.rank, named), self.describe(named, at, needed));
         found.push(Violation::WrongContent { at, place, needed, held: held.join(" and ") });
         None
     }
@@ -252,7 +281,7 @@ impl<'a> Machine<'a> {
         let held = &self.plan.programs[at.rank as usize].buffers[usize::from(buffer.0)];
         let (tokens, heads) = self.regions.size(content.region);
         let (bytes, room) = (held.tensor.bytes(&self.plan.shape, tokens, heads), held.bytes);
-        if matches!(held.role, Role::Input(_)) {
+        if held.role.initial().is_some() {
             found.push(Violation::InputOverwritten { at, place: self.place(at.rank, buffer) });
         }
         if bytes > room {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::contents::{Machine, Node, NodeId};
 use super::regions::{RegionId, common_heads, heads_end};
+use super::structure::heads_of;
 use crate::plan::{Buf, Heads, MaskId, OpId, OpKind, Plan, Rank, Role, Tensor};
 
 /// The part of an attention call that reaches a result: all pairs of `queries` x `keys` that its mask allows.
@@ -30,8 +31,13 @@ pub(super) fn collect(plan: &Plan, machine: &mut Machine, result: Tensor) -> Vec
         for (i, buffer) in program.buffers.iter().enumerate() {
             let Role::Output(block) = buffer.role else { continue };
             let content = machine.content(rank as Rank, Buf(i as u16));
-            if let Some(root) = content.and_then(|c| c.node).filter(|_| buffer.tensor == result) {
-                let region = machine.regions.of_block(block);
+            if let Some(root) = content.and_then(|c| c.node).filter(|_| buffer.tensor.holds(result)) {
+                let mut region = machine.regions.of_block(block);
+                if buffer.tensor != result {
+                    // All heads of one side stand for all of the other.
+                    let count = heads_of(plan, result);
+                    region = machine.regions.with_heads(region, Heads { first: 0, count });
+                }
                 follow(plan, machine, root, region, result, &mut out);
             }
         }

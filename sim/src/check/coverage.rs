@@ -43,15 +43,18 @@ pub(super) fn prove(plan: &Plan, machine: &mut Machine, found: &mut Findings) ->
 fn outputs(plan: &Plan, regions: &Regions, result: Tensor, found: &mut Findings) {
     let all = Heads { first: 0, count: super::structure::heads_of(plan, result) };
     for (rank, program) in plan.programs.iter().enumerate() {
-        let blocks = program.buffers.iter().filter(|b| b.tensor == result).filter_map(|b| match b.role {
-            Role::Output(block) => Some(regions.get(regions.of_block(block))),
+        let blocks = program.buffers.iter().filter(|b| b.tensor.holds(result)).filter_map(|b| match b.role {
+            Role::Output(block) => {
+                let region = regions.get(regions.of_block(block));
+                let heads = if b.tensor == result { region.heads } else { all };
+                Some((heads, region.slots.as_slice()))
+            }
             _ => None,
         });
-        let blocks: Vec<_> = blocks.collect();
+        let blocks: Vec<(Heads, &[Slots])> = blocks.collect();
         let len = plan.layout.shard(rank as Rank).len();
-        for heads in cuts(all, blocks.iter().map(|r| r.heads)) {
-            let with: Vec<&[Slots]> =
-                blocks.iter().filter(|r| common(r.heads, heads)).map(|r| r.slots.as_slice()).collect();
+        for heads in cuts(all, blocks.iter().map(|b| b.0)) {
+            let with: Vec<&[Slots]> = blocks.iter().filter(|b| common(b.0, heads)).map(|b| b.1).collect();
             for (members, ranges) in classes(&with, len) {
                 if members.len() != 1 {
                     let (slots, heads) = (ranges[0], (heads.first, heads.first + heads.count));

@@ -33,7 +33,7 @@ pub struct OpCounts {
     pub attends: usize,
     /// Merges of states and sums of gradients.
     pub sums: usize,
-    /// Preprocessing and finishing kernels.
+    /// Preprocessing, finishing and projections.
     pub others: usize,
     /// Sends.
     pub sends: usize,
@@ -133,7 +133,7 @@ fn count(program: &Program) -> OpCounts {
         *match op.kind {
             OpKind::Attend { .. } | OpKind::AttendBackward { .. } => &mut counts.attends,
             OpKind::Merge { .. } | OpKind::Accumulate { .. } => &mut counts.sums,
-            OpKind::Preprocess { .. } | OpKind::Finish { .. } => &mut counts.others,
+            OpKind::Preprocess { .. } | OpKind::Finish { .. } | OpKind::Project(_) => &mut counts.others,
             OpKind::Send { .. } => &mut counts.sends,
             OpKind::Recv { .. } => &mut counts.recvs,
         } += 1;

@@ -57,7 +57,8 @@ impl Region {
     }
 }
 
-fn slots_contain(outer: &[Slots], inner: &[Slots]) -> bool {
+/// Whether sorted, joined slots hold others.
+pub(super) fn slots_contain(outer: &[Slots], inner: &[Slots]) -> bool {
     let mut i = 0;
     inner.iter().all(|s| {
         while i < outer.len() && (outer[i].rank, outer[i].to) < (s.rank, s.to) {
@@ -129,6 +130,12 @@ impl Regions {
         let id = self.intern(Region::new(part_of(&b.slots, i.into(), n.into()), b.heads));
         self.parts.insert((block, i, n), id);
         id
+    }
+
+    /// The tokens of a region with other heads.
+    pub fn with_heads(&mut self, id: RegionId, heads: Heads) -> RegionId {
+        let slots = self.get(id).slots.clone();
+        self.intern(Region { slots, heads })
     }
 
     /// A region by id.

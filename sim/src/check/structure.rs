@@ -7,8 +7,8 @@ use super::terms::{At, Place};
 use super::violation::{Findings, Violation};
 use crate::mask::Mask;
 use crate::plan::{
-    Block, BlockId, Buf, Buffer, Bufs, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Role,
-    Slots, Tensor,
+    Block, BlockId, Buf, Buffer, Bufs, LANES, MaskId, MessageId, NO_OP, Op, OpId, OpKind, Part, Plan,
+    Program, Projection, Rank, Role, Slots, Tensor,
 };
 use crate::problem::Pass;
 use crate::tokens::TokenSet;
@@ -96,11 +96,19 @@ fn buffers(plan: &Plan, rank: Rank, program: &Program, found: &mut Findings) {
 fn buffer_fault(plan: &Plan, rank: Rank, buffer: &Buffer) -> Option<String> {
     let (block, allowed) = match (buffer.role, plan.pass) {
         (Role::Scratch, _) => return None,
-        (Role::Input(block), Pass::Forward) => (block, [Tensor::Query, Tensor::KeyValue].as_slice()),
-        (Role::Input(block), Pass::Backward) => (block, [Tensor::QuerySide, Tensor::KeyValue].as_slice()),
-        (Role::Output(block), Pass::Forward) => (block, [Tensor::Output].as_slice()),
+        (Role::Saved(block), Pass::Forward) => (block, [].as_slice()),
+        (Role::Saved(block), Pass::Backward) => {
+            (block, [Tensor::Query, Tensor::Output, Tensor::KeyValue].as_slice())
+        }
+        (Role::Input(block), Pass::Forward) => {
+            (block, [Tensor::Query, Tensor::KeyValue, Tensor::Hidden].as_slice())
+        }
+        (Role::Input(block), Pass::Backward) => {
+            (block, [Tensor::QuerySide, Tensor::KeyValue, Tensor::OutputGrad].as_slice())
+        }
+        (Role::Output(block), Pass::Forward) => (block, [Tensor::Output, Tensor::LayerOutput].as_slice()),
         (Role::Output(block), Pass::Backward) => {
-            (block, [Tensor::QueryGrad, Tensor::KeyValueGrad].as_slice())
+            (block, [Tensor::QueryGrad, Tensor::KeyValueGrad, Tensor::HiddenGrad].as_slice())
         }
     };
     if !allowed.contains(&buffer.tensor) {
@@ -110,8 +118,13 @@ fn buffer_fault(plan: &Plan, rank: Rank, buffer: &Buffer) -> Option<String> {
         return Some(what);
     }
     let held = plan.block(block);
-    if let Some(s) = held.slots.iter().find(|s| s.rank != rank) {
+    let foreign = held.slots.iter().find(|s| s.rank != rank);
+    if let Some(s) = foreign.filter(|_| !matches!(buffer.role, Role::Saved(_))) {
         return Some(format!("its block has tokens of rank {}", s.rank));
+    }
+    let hidden = matches!(buffer.tensor, Tensor::Hidden | Tensor::LayerOutput | Tensor::HiddenGrad);
+    if hidden && held.heads.count != plan.shape.heads {
+        return Some(format!("its block has not all {} heads", plan.shape.heads));
     }
     let bytes = buffer.tensor.bytes(&plan.shape, held.tokens.len(), held.heads.count);
     (bytes > buffer.bytes)
@@ -166,37 +179,119 @@ fn op_fault(plan: &Plan, program: &Program, op: &Op) -> Option<String> {
 
 /// Whether an operation's buffers, blocks, mask and message exist and are of the kind it needs.
 fn operand_fault(plan: &Plan, program: &Program, kind: &OpKind) -> Option<String> {
-    use Tensor::{Delta, KeyValue, KeyValueGrad, Output, Query, QueryGrad, QuerySide, State};
+    use Tensor::{Delta, KeyValue, KeyValueGrad, Output, QueryGrad, State};
     let buffer = |bufs: Bufs, tensor| buffers_fault(program, bufs, tensor);
     let queries = |block| block_use_fault(plan, block, plan.shape.heads);
     let keys = |block| block_use_fault(plan, block, plan.shape.kv_heads);
     let mask =
         |id: MaskId| (usize::from(id.0) >= plan.masks.len()).then(|| format!("there is no mask {}", id.0));
     match *kind {
-        OpKind::Attend { q, kv, state, q_block, kv_block, mask: id, .. } => buffer(q.into(), Query)
-            .or_else(|| buffer(kv, KeyValue))
-            .or_else(|| buffer(state.into(), State))
-            .or_else(|| queries(q_block).or_else(|| keys(kv_block)).or_else(|| mask(id))),
+        OpKind::Attend { q, kv, state, q_block, kv_block, mask: id, .. } => {
+            parts_fault(program, q, &[Part::Query])
+                .or_else(|| buffer(kv, KeyValue))
+                .or_else(|| buffer(state.into(), State))
+                .or_else(|| queries(q_block).or_else(|| keys(kv_block)).or_else(|| mask(id)))
+        }
         OpKind::AttendBackward { q, delta, kv, dq, dkv, q_block, kv_block, dkv_block, mask: id, .. } => {
-            buffer(q.into(), QuerySide)
+            parts_fault(program, q, BACKWARD_QUERY)
                 .or_else(|| buffer(delta.into(), Delta))
                 .or_else(|| buffer(kv, KeyValue))
                 .or_else(|| buffer(dq.into(), QueryGrad))
                 .or_else(|| buffer(dkv, KeyValueGrad))
                 .or_else(|| queries(q_block).or_else(|| keys(kv_block)).or_else(|| keys(dkv_block)))
+                .or_else(|| parts_of_block_fault(plan, dkv_block, dkv.count))
                 .or_else(|| mask(id))
         }
-        OpKind::Preprocess { q, delta } => {
-            buffer(q.into(), QuerySide).or_else(|| buffer(delta.into(), Delta))
-        }
+        OpKind::Preprocess { q, delta, block } => parts_fault(program, q, PREPROCESSED)
+            .or_else(|| buffer(delta.into(), Delta))
+            .or_else(|| queries(block)),
         OpKind::Merge { from, into } => sum_fault(program, from, into, &[State]),
-        OpKind::Accumulate { from, into } => sum_fault(program, from, into, &[QueryGrad, KeyValueGrad]),
+        OpKind::Accumulate { from, into } => sum_fault(
+            program,
+            from,
+            into,
+            &[QueryGrad, KeyValueGrad, Tensor::LayerOutput, Tensor::HiddenGrad],
+        ),
         OpKind::Finish { state, out } => buffer(state.into(), State).or_else(|| buffer(out.into(), Output)),
-        OpKind::Send { message, buffer: b } | OpKind::Recv { message, buffer: b } => {
-            let Some(message) = plan.messages.get(message as usize) else {
-                return Some(format!("there is no message {message}"));
-            };
-            buffer(b.into(), message.tensor)
+        OpKind::Project(projection) => projection_fault(plan, program, &projection),
+        OpKind::Send { message, buffer } => send_fault(plan, program, message, buffer),
+        OpKind::Recv { message, buffer } => match plan.messages.get(message as usize) {
+            None => Some(format!("there is no message {message}")),
+            Some(message) => buffers_fault(program, buffer.into(), message.tensor),
+        },
+    }
+}
+
+/// What a backward call reads of its queries.
+pub(super) const BACKWARD_QUERY: &[Part] = &[Part::Query, Part::OutputGrad, Part::Lse];
+/// What delta is computed from.
+pub(super) const PREPROCESSED: &[Part] = &[Part::Output, Part::OutputGrad];
+
+/// Whether a message exists and can be sent from these buffers: a result from one, anything else from buffers that have
+/// its parts.
+fn send_fault(plan: &Plan, program: &Program, message: MessageId, bufs: Bufs) -> Option<String> {
+    let Some(message) = plan.messages.get(message as usize) else {
+        return Some(format!("there is no message {message}"));
+    };
+    let tensor = message.tensor;
+    if !tensor.is_result() {
+        return parts_fault(program, bufs, tensor.parts());
+    }
+    let several = (bufs.count > 1).then(|| format!("{tensor:?} is sent from several buffers"));
+    several.or_else(|| buffers_fault(program, bufs, tensor))
+}
+
+fn projection_fault(plan: &Plan, program: &Program, projection: &Projection) -> Option<String> {
+    use Tensor::{Hidden, HiddenGrad, KeyValue, KeyValueGrad, LayerOutput, Output, Query, QueryGrad};
+    let buffer = |bufs: Bufs, tensor| buffers_fault(program, bufs, tensor);
+    let (heads, kv_heads) = (plan.shape.heads, plan.shape.kv_heads);
+    let all_heads = |id: BlockId| {
+        block_use_fault(plan, id, heads).or_else(|| {
+            (plan.block(id).heads.count != heads).then(|| format!("block {id} has not all {heads} heads"))
+        })
+    };
+    match *projection {
+        Projection::Inputs { input, hidden, q, q_block, kv, kv_block } => buffer(input, Hidden)
+            .or_else(|| buffer(q.into(), Query).or_else(|| buffer(kv.into(), KeyValue)))
+            .or_else(|| all_heads(hidden))
+            .or_else(|| {
+                block_use_fault(plan, q_block, heads).or_else(|| block_use_fault(plan, kv_block, kv_heads))
+            })
+            .or_else(|| {
+                (plan.block(q_block).slots != plan.block(kv_block).slots)
+                    .then(|| format!("blocks {q_block} and {kv_block} have different tokens"))
+            }),
+        Projection::Output { out, parts, hidden } => buffer(out.into(), Output)
+            .or_else(|| buffer(parts, LayerOutput))
+            .or_else(|| all_heads(hidden).or_else(|| parts_of_block_fault(plan, hidden, parts.count))),
+        Projection::Gradients { dq, dkv, parts, hidden } => buffer(dq.into(), QueryGrad)
+            .or_else(|| buffer(dkv.into(), KeyValueGrad).or_else(|| buffer(parts, HiddenGrad)))
+            .or_else(|| all_heads(hidden).or_else(|| parts_of_block_fault(plan, hidden, parts.count))),
+    }
+}
+
+/// Whether a block can be cut into so many parts.
+fn parts_of_block_fault(plan: &Plan, id: BlockId, count: u16) -> Option<String> {
+    let mut owners: Vec<Rank> = plan.block(id).slots.iter().map(|s| s.rank).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let fits = count == 1 || usize::from(count).is_multiple_of(owners.len().max(1));
+    (!fits).then(|| format!("block {id} has {} owners, its buffers are {count}", owners.len()))
+}
+
+/// Whether there are such buffers, each with one of `parts` at least.
+fn parts_fault(program: &Program, bufs: Bufs, parts: &[Part]) -> Option<String> {
+    match buffer_list(program, bufs) {
+        Err(fault) => Some(fault),
+        Ok(list) => {
+            let useless = |b: &Buffer| !b.tensor.parts().iter().any(|p| parts.contains(p));
+            let wrong = list.iter().position(useless)?;
+            let first = usize::from(bufs.first.0);
+            Some(format!(
+                "buffer {} holds {:?}, which has none of {parts:?}",
+                first + wrong,
+                list[wrong].tensor
+            ))
         }
     }
 }
@@ -212,13 +307,19 @@ fn sum_fault(program: &Program, from: Buf, into: Buf, allowed: &[Tensor]) -> Opt
 }
 
 fn buffers_fault(program: &Program, bufs: Bufs, tensor: Tensor) -> Option<String> {
+    match buffer_list(program, bufs) {
+        Err(fault) => Some(fault),
+        Ok(list) => {
+            let (first, wrong) = (usize::from(bufs.first.0), list.iter().position(|b| b.tensor != tensor)?);
+            Some(format!("buffer {} holds {:?} instead of {tensor:?}", first + wrong, list[wrong].tensor))
+        }
+    }
+}
+
+fn buffer_list(program: &Program, bufs: Bufs) -> Result<&[Buffer], String> {
     let (first, end) = (usize::from(bufs.first.0), usize::from(bufs.first.0) + usize::from(bufs.count));
     if first == end {
-        return Some(format!("it needs a buffer of {tensor:?}"));
+        return Err("it needs a buffer".into());
     }
-    let Some(list) = program.buffers.get(first..end) else {
-        return Some(format!("there are no buffers {first}..{end}"));
-    };
-    let wrong = list.iter().position(|b| b.tensor != tensor)?;
-    Some(format!("buffer {} holds {:?} instead of {tensor:?}", first + wrong, list[wrong].tensor))
+    program.buffers.get(first..end).ok_or_else(|| format!("there are no buffers {first}..{end}"))
 }

@@ -10,7 +10,7 @@ use super::fair::Sharing;
 use super::paths::Paths;
 use super::queue::Queue;
 use crate::plan::{OpId, Rank, Transport};
-use crate::topology::LinkId;
+use crate::topology::{LinkId, Topology};
 use crate::units::{Bytes, SimTime};
 
 const PS_PER_SEC: f64 = 1e12;
@@ -116,6 +116,17 @@ impl Flows {
             link.members.clear();
             link.mark = 0;
         }
+    }
+
+    /// Whether failed links leave no way from one rank to the other.
+    pub fn are_apart(&mut self, from: Rank, to: Rank) -> bool {
+        let path = self.paths.find(from, to, self.transport);
+        self.paths.get(path).is_cut
+    }
+
+    /// The links.
+    pub fn topology(&self) -> &Topology {
+        self.paths.topology()
     }
 
     pub fn get(&self, flow: u32) -> &Flow {

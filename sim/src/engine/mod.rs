@@ -9,6 +9,7 @@
 //! - **NCCL transfers hold SMs** and slow attention calls down; a persistent call waits for those that it meets.
 //! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
 //!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.
+//!   Projections are not attention's: no launch, no time either.
 //! - **Time is whole picoseconds.** Events of one instant may be taken in any order without changing the makespan, since
 //!   rates are computed when the instant is over; the order is fixed all the same, so that reruns are byte-identical.
 
@@ -25,6 +26,7 @@ use thiserror::Error;
 
 use crate::config::cluster::{Cluster, Host, NoKernel};
 use crate::cost::Costs;
+use crate::disturb::{Conditions, DisturbError, LinkFault};
 use crate::plan::{OpId, Plan, Rank};
 use crate::timeline::Timeline;
 use crate::topology::{Topology, TopologyError};
@@ -56,6 +58,19 @@ pub enum SimError {
     /// The cluster has no kernel for the plan's heads.
     #[error(transparent)]
     Kernel(#[from] NoKernel),
+    /// A disturbance of something that does not exist.
+    #[error(transparent)]
+    Disturb(#[from] DisturbError),
+    /// A message for which failed links leave no way.
+    #[error(
+        "GPU {from} cannot reach GPU {to}: a link between them has failed, and no other way leads around it"
+    )]
+    CutOff {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+    },
     /// A machine that was prepared for fewer ranks.
     #[error("a machine prepared for {prepared} ranks cannot run a plan of {ranks}; prepare one for {ranks}")]
     TooManyRanks {
@@ -120,6 +135,7 @@ pub struct Machine {
     flows: Flows,
     queue: Queue,
     sms: Sms,
+    conditions: Option<Conditions>,
 }
 
 impl Machine {
@@ -156,17 +172,35 @@ impl Machine {
             flows: Flows::new(Paths::new(topology, ranks)),
             queue: Queue::new(),
             sms: Sms::default(),
+            conditions: None,
         })
     }
 
     /// Replaces the links by those of `cluster`, whose devices and kernels must be those of the machine's own; what is
-    /// known of its plans' costs stays.
+    /// known of its plans' costs stays. Nothing disturbs it any more.
     ///
     /// # Errors
     /// [`SimError::Topology`] if the ranks do not fit; the machine is then as it was.
     pub fn relink(&mut self, cluster: &Cluster) -> Result<(), SimError> {
         let topology = Topology::new(cluster, self.ranks)?;
         self.flows = Flows::new(Paths::new(topology, self.ranks));
+        self.conditions = None;
+        Ok(())
+    }
+
+    /// Lets `conditions` happen to all plans that it runs from now on; with `None`, nothing any more.
+    ///
+    /// # Errors
+    /// [`SimError::Disturb`] for links of GPUs that do not exist; the machine is then as it was.
+    pub fn disturb(&mut self, conditions: Option<Conditions>) -> Result<(), SimError> {
+        fn links(conditions: Option<&Conditions>) -> &[LinkFault] {
+            conditions.map_or(&[], Conditions::links)
+        }
+        if links(self.conditions.as_ref()) != links(conditions.as_ref()) {
+            let topology = self.flows.topology().with_faults(links(conditions.as_ref()))?;
+            self.flows = Flows::new(Paths::new(topology, self.ranks));
+        }
+        self.conditions = conditions;
         Ok(())
     }
 
@@ -198,17 +232,23 @@ pub fn simulate_with<R: Recorder>(
     machine: &mut Machine,
     recorder: &mut R,
 ) -> Result<SimTime, SimError> {
-    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms } = machine;
+    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms, conditions } = machine;
     if plan.ranks() > *ranks {
         return Err(SimError::TooManyRanks { ranks: plan.ranks(), prepared: *ranks });
     }
     tasks.load(plan, costs, host)?;
     lanes.load(tasks, plan.messages.len());
     flows.reset(plan.transport);
+    if let Some(conditions) = conditions {
+        tasks.stretch(plan, |rank, op| conditions.of_operation(rank, op));
+        if let Some(m) = plan.messages.iter().find(|m| flows.are_apart(m.from, m.to)) {
+            return Err(SimError::CutOff { from: m.from, to: m.to });
+        }
+    }
     queue.reset(options.shuffle_ties);
     let sms = flows.hold_sms().then(|| {
         sms.reset(plan.ranks(), costs.sms());
         sms
     });
-    state::Run { plan, tasks, lanes, flows, queue, sms, recorder }.run()
+    state::Run { plan, tasks, lanes, flows, queue, sms, conditions: conditions.as_ref(), recorder }.run()
 }

@@ -1,7 +1,7 @@
 //! Routes between pairs of GPUs, found when first asked for and kept.
 
 use crate::plan::Transport;
-use crate::topology::{LinkId, Topology};
+use crate::topology::{LinkId, Reach, Topology};
 use crate::units::{Bytes, BytesPerSec, SimTime};
 
 /// A route and what one transfer reaches on it.
@@ -14,6 +14,8 @@ pub(super) struct Path {
     pub limit: f64,
     /// SMs that a transfer holds on both GPUs.
     pub sms: u32,
+    /// Whether failed links leave no way.
+    pub is_cut: bool,
     /// What one transfer gets while it is alone.
     pub idle_rate: f64,
     last: (Bytes, SimTime),
@@ -62,7 +64,8 @@ impl Paths {
 
     fn add(&mut self, from: u32, to: u32, transport: Transport) -> u32 {
         let first = self.links.len() as u32;
-        let reach = self.topology.route(from, to, transport, &mut self.links);
+        let way = self.topology.way(from, to, transport, &mut self.links);
+        let reach = way.unwrap_or(Reach::NOTHING);
         let capacities = self.topology.capacities();
         let links = &self.links[first as usize..];
         let narrowest = links.iter().map(|&l| capacities[l as usize].0).fold(f64::INFINITY, f64::min);
@@ -72,6 +75,7 @@ impl Paths {
             latency: reach.latency.0,
             limit: reach.bandwidth.0,
             sms: reach.sms,
+            is_cut: way.is_none(),
             idle_rate: reach.bandwidth.0.min(narrowest),
             last: (Bytes(0), SimTime::ZERO),
         });

@@ -157,6 +157,18 @@ impl Tasks {
         Ok(())
     }
 
+    /// Lets every computation take `factor` times as long.
+    pub fn stretch(&mut self, plan: &Plan, factor: impl Fn(Rank, OpId) -> f64) {
+        for (rank, program) in plan.programs.iter().enumerate() {
+            for op in 0..program.ops.len() as OpId {
+                let task = self.get_mut(rank as Rank, op);
+                if task.kind != TaskKind::Transfer && task.work != SimTime::NEVER.0 {
+                    task.work = (task.work as f64 * factor(rank as Rank, op)).round() as u64;
+                }
+            }
+        }
+    }
+
     /// Makes room: rows of the programs that are that long.
     fn lay_out(&mut self, plan: &Plan) -> Result<(), SimError> {
         let (operations, limit) = (plan.op_count(), END as usize);
@@ -273,7 +285,8 @@ impl Loader<'_> {
     /// What the host spends on launching an operation; one that has `joined` a group is launched with it.
     fn launch(&self, kind: &OpKind, joined: bool) -> SimTime {
         match (kind, self.plan.transport) {
-            (OpKind::Finish { .. }, _) | (OpKind::Recv { .. }, Transport::CopyEngine) => SimTime::ZERO,
+            (OpKind::Finish { .. } | OpKind::Project(_), _)
+            | (OpKind::Recv { .. }, Transport::CopyEngine) => SimTime::ZERO,
             (OpKind::Send { .. }, Transport::CopyEngine) => self.host.copy_launch,
             (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) if joined => SimTime::ZERO,
             (OpKind::Send { .. } | OpKind::Recv { .. }, Transport::Nccl) => self.host.nccl_launch,
@@ -297,7 +310,7 @@ impl Loader<'_> {
                 (TaskKind::Call, call.time(self.costs.sms()))
             }
             // The last attention call or merge does it on its way out.
-            OpKind::Finish { .. } => (TaskKind::Memory, SimTime::ZERO),
+            OpKind::Finish { .. } | OpKind::Project(_) => (TaskKind::Memory, SimTime::ZERO),
             _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
         };
         Ok((kind, duration.0))

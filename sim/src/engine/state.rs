@@ -5,6 +5,7 @@ use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
 use super::sms::{Holder, NewEnd, Sms};
 use super::{Done, Recorder, SimError};
+use crate::disturb::Conditions;
 use crate::plan::{LANES, Lane, MessageId, OpId, Plan};
 use crate::units::SimTime;
 
@@ -81,6 +82,8 @@ pub(super) struct Run<'a, R> {
     pub queue: &'a mut Queue,
     /// Which SMs are held, where transfers hold any.
     pub sms: Option<&'a mut Sms>,
+    /// What happens to it, if anything does.
+    pub conditions: Option<&'a Conditions>,
     pub recorder: &'a mut R,
 }
 
@@ -204,7 +207,8 @@ impl<R: Recorder> Run<'_, R> {
         }
         let sides = [*posted, side];
         let m = self.plan.message(message);
-        let transfer = Transfer { from: m.from, to: m.to, bytes: m.bytes, sides };
+        let bytes = self.conditions.map_or(m.bytes, |c| c.of_message(message, m.bytes));
+        let transfer = Transfer { from: m.from, to: m.to, bytes, sides };
         let flow = self.flows.start(&transfer, self.queue, flow_event);
         self.change_sms(flow, sides, Sms::hold);
     }

@@ -96,8 +96,7 @@ impl PlanBuilder {
 
     /// The block of these slots, which must be in order of position, and all query heads (`kv_side`: all kv heads).
     pub fn block(&mut self, slots: &[Slots], kv_side: bool) -> BlockId {
-        let count = if kv_side { self.plan.shape.kv_heads } else { self.plan.shape.heads };
-        self.block_of_heads(slots, Heads { first: 0, count })
+        self.block_of_heads(slots, self.all_heads(kv_side))
     }
 
     /// The block of these slots and heads.
@@ -120,7 +119,28 @@ impl PlanBuilder {
         Slots { rank, from: 0, to: self.plan.layout.shard(rank).len() }
     }
 
-    /// Part `i` of `n` nearly equal parts of a block.
+    /// The block of all tokens in these ranges of positions, which must be in order and apart.
+    pub fn span(&mut self, ranges: &[(u64, u64)], heads: Heads) -> BlockId {
+        let owners = ranges.iter().flat_map(|&(from, to)| self.plan.layout.owners(from, to));
+        let slots: Vec<Slots> = owners.map(|(rank, from, to)| Slots { rank, from, to }).collect();
+        self.block_of_heads(&slots, heads)
+    }
+
+    /// All tokens of these ranks, in order of position.
+    pub fn tokens_of(&self, ranks: &[Rank]) -> Vec<Slots> {
+        let layout = &self.plan.layout;
+        let owners = layout.owners(0, layout.documents().tokens()).into_iter();
+        let slots = owners.filter(|(rank, ..)| ranks.contains(rank));
+        slots.map(|(rank, from, to)| Slots { rank, from, to }).collect()
+    }
+
+    /// All query heads, or all kv heads.
+    pub fn all_heads(&self, kv_side: bool) -> Heads {
+        let count = if kv_side { self.plan.shape.kv_heads } else { self.plan.shape.heads };
+        Heads { first: 0, count }
+    }
+
+    /// Part `i` of the `n` parts of a block, by [`part_of`].
     pub fn part(&mut self, block: BlockId, i: u64, n: u64) -> BlockId {
         if n == 1 {
             return block;
@@ -142,10 +162,22 @@ impl PlanBuilder {
         self.buffer(rank, Buffer { tensor, bytes, role: Role::Input(block) })
     }
 
+    /// A buffer that holds `block`, maybe of other ranks' tokens, from the start: the forward left it there.
+    pub fn saved(&mut self, rank: Rank, tensor: Tensor, block: BlockId) -> Buf {
+        let bytes = self.bytes(tensor, block);
+        self.buffer(rank, Buffer { tensor, bytes, role: Role::Saved(block) })
+    }
+
     /// A buffer that must hold the result of `block` at the end.
     pub fn output(&mut self, rank: Rank, tensor: Tensor, block: BlockId) -> Buf {
         let bytes = self.bytes(tensor, block);
         self.buffer(rank, Buffer { tensor, bytes, role: Role::Output(block) })
+    }
+
+    /// A buffer large enough for `block` that must hold the result of `kept`, a part of it, at the end.
+    pub fn output_within(&mut self, rank: Rank, tensor: Tensor, block: BlockId, kept: BlockId) -> Buf {
+        let bytes = self.bytes(tensor, block);
+        self.buffer(rank, Buffer { tensor, bytes, role: Role::Output(kept) })
     }
 
     /// A buffer large enough for `block`.

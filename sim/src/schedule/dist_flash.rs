@@ -126,8 +126,8 @@ impl Fetch {
 
     /// Pushes the messages that bring every rank its inputs for step t. All of a rank's wait for `after` of that rank.
     fn exchange(&self, b: &mut PlanBuilder, t: u32, after: &[Option<crate::plan::OpId>]) {
-        let mut sends: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); self.ranks as usize];
-        let mut recvs = sends.clone();
+        let mut sends: Vec<Vec<(MessageId, Bufs)>> = vec![Vec::new(); self.ranks as usize];
+        let mut recvs: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); self.ranks as usize];
         for r in 0..self.ranks {
             let Some(work) = self.work(b, r, t) else { continue };
             match work.task {
@@ -137,13 +137,13 @@ impl Fetch {
                     for (k, into) in self.kv_stage(r, t).iter().enumerate() {
                         let part = b.part(block, k as u64, self.chunks);
                         let message = b.message(keys_of, r, Tensor::KeyValue, part);
-                        sends[keys_of as usize].push((message, self.own_kv[keys_of as usize]));
+                        sends[keys_of as usize].push((message, self.own_kv[keys_of as usize].into()));
                         recvs[r as usize].push((message, into));
                     }
                 }
                 Task::Help { queries_of } => {
                     let message = b.message(queries_of, r, self.tensor, work.q);
-                    sends[queries_of as usize].push((message, self.own_q[queries_of as usize]));
+                    sends[queries_of as usize].push((message, self.own_q[queries_of as usize].into()));
                     recvs[r as usize].push((message, self.q_stage(r, t)));
                 }
                 Task::Idle => {}

@@ -70,7 +70,7 @@ impl KvRing {
         let forwards = self.route == Route::Neighbour && t > 1;
         for k in 0..self.chunks {
             let source = if forwards { self.stage(r, t - 1, k) } else { self.own[r as usize] };
-            let send = self.moves[(u64::from(to) * self.chunks + k) as usize].map(|m| (m, source));
+            let send = self.moves[(u64::from(to) * self.chunks + k) as usize].map(|m| (m, source.into()));
             let recv =
                 self.moves[(u64::from(r) * self.chunks + k) as usize].map(|m| (m, self.stage(r, t, k)));
             self.channel.exchange(b, (r, t), send.as_slice(), recv.as_slice(), after);

@@ -1,97 +1,35 @@
 //! Schedules: each builds the plan of one published algorithm. A new schedule is one file here and one line in
 //! [`Schedule`].
 
+mod all_gather;
+mod burst;
+mod collective;
 mod dist_flash;
+mod double_ring;
+mod heads;
 mod kv_ring;
+mod megatron_sp;
+mod name;
 mod ring;
 mod ring_backward;
 mod ring_forward;
+mod saved;
 mod step;
 mod striped;
+mod tour;
+mod ulysses;
+mod unused;
+mod usp;
 mod zigzag;
 
-use std::fmt;
-use std::str::FromStr;
-
+pub use heads::{Grid, grids, kv_copies};
+pub use name::{ALL, Schedule, UnknownSchedule};
 use thiserror::Error;
 
-use crate::layout::{Layout, LayoutError, LayoutKind};
+use crate::layout::{Layout, LayoutError};
 use crate::mask::{Documents, Pattern};
 use crate::plan::{Plan, Transport};
-use crate::problem::{Pass, Problem, ShapeError};
-
-/// Which algorithm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Schedule {
-    /// Ring Attention, arXiv 2310.01889: contiguous tokens, KV passed around.
-    Ring,
-    /// Zigzag ring: chunks r and 2P-1-r (ring-flash-attention, Llama 3's layout).
-    Zigzag,
-    /// Striped Attention, arXiv 2311.09431, with stripes of `block` tokens; the paper's is 1.
-    Striped {
-        /// Tokens in a stripe.
-        block: u64,
-    },
-    /// DistFlashAttn, arXiv 2310.03294: contiguous tokens, idle ranks help.
-    DistFlash,
-}
-
-/// All schedules as a user names them, with the default options.
-pub const ALL: [Schedule; 4] =
-    [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash];
-
-impl fmt::Display for Schedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ring => write!(f, "ring"),
-            Self::Zigzag => write!(f, "zigzag"),
-            Self::Striped { block: 1 } => write!(f, "striped"),
-            Self::Striped { block } => write!(f, "striped:{block}"),
-            Self::DistFlash => write!(f, "dist-flash"),
-        }
-    }
-}
-
-/// A schedule name that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("there is no schedule {name:?}; choose from ring, zigzag, striped, striped:BLOCK, dist-flash")]
-pub struct UnknownSchedule {
-    /// What was written.
-    pub name: String,
-}
-
-impl FromStr for Schedule {
-    type Err = UnknownSchedule;
-
-    fn from_str(text: &str) -> Result<Self, UnknownSchedule> {
-        let unknown = || UnknownSchedule { name: text.to_owned() };
-        match text.split_once(':') {
-            None => match text {
-                "ring" => Ok(Self::Ring),
-                "zigzag" => Ok(Self::Zigzag),
-                "striped" => Ok(Self::Striped { block: 1 }),
-                "dist-flash" => Ok(Self::DistFlash),
-                _ => Err(unknown()),
-            },
-            Some(("striped", block)) => {
-                let block = block.parse().ok().filter(|&b| b > 0).ok_or_else(unknown)?;
-                Ok(Self::Striped { block })
-            }
-            Some(_) => Err(unknown()),
-        }
-    }
-}
-
-impl Schedule {
-    /// How the schedule deals out the sequence.
-    pub fn layout(self) -> LayoutKind {
-        match self {
-            Self::Ring | Self::DistFlash => LayoutKind::Contiguous,
-            Self::Zigzag => LayoutKind::Zigzag,
-            Self::Striped { block } => LayoutKind::Striped { block },
-        }
-    }
-}
+use crate::problem::{Pass, Problem, Shape, ShapeError};
 
 /// From whom a rank gets another rank's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -117,12 +55,14 @@ pub struct Options {
     pub prefetch: u32,
     /// Only send keys and values that some later rank's mask needs.
     pub needed_only: bool,
+    /// GPUs a node, `>= 1`: what windows and head groups go by.
+    pub gpus_per_node: u32,
     /// Pad a sequence that the layout does not divide, instead of refusing it.
     pub pad: bool,
 }
 
 impl Options {
-    /// Double-buffered neighbour ring over copy engines, everything sent, nothing padded.
+    /// Double-buffered neighbour ring over copy engines, everything sent, nodes of 8 GPUs, nothing padded.
     pub fn new(pass: Pass) -> Self {
         Self {
             pass,
@@ -131,6 +71,7 @@ impl Options {
             chunks: 1,
             prefetch: 1,
             needed_only: false,
+            gpus_per_node: 8,
             pad: false,
         }
     }
@@ -152,6 +93,46 @@ pub enum BuildError {
         schedule: Schedule,
         /// The mask.
         pattern: Pattern,
+    },
+    /// Heads that cannot be shared out among so many ranks.
+    #[error("{}", heads_message(*schedule, shape, *degree, *ranks))]
+    Heads {
+        /// The schedule.
+        schedule: Schedule,
+        /// Heads and sizes.
+        shape: Shape,
+        /// Ranks that would divide the heads.
+        degree: u32,
+        /// All ranks.
+        ranks: u32,
+    },
+    /// Fewer heads than ranks that divide them.
+    #[error("{schedule} gives every rank a head; {heads} heads serve at most {heads} ranks, not {ranks}")]
+    FewHeads {
+        /// The schedule.
+        schedule: Schedule,
+        /// Query heads.
+        heads: u32,
+        /// All ranks.
+        ranks: u32,
+    },
+    /// A window that does not divide the ranks.
+    #[error("windows of {window} ranks do not divide {ranks} ranks; windows that do: {}", divisors(*ranks))]
+    Window {
+        /// Ranks of a window.
+        window: u32,
+        /// All ranks.
+        ranks: u32,
+    },
+    /// A grid of another number of ranks.
+    #[error("a grid of {ulysses} x {ring} ranks is for {}, not for {ranks}", ulysses * ring)]
+    Grid {
+        /// Ranks that divide the heads.
+        ulysses: u32,
+        /// Ranks that divide the tokens.
+        ring: u32,
+        /// All ranks.
+        ranks: u32,
     },
     /// Transfers cut into nothing, or into more parts than there are tokens.
     #[error("transfers of {tokens} tokens cannot be cut into {chunks} chunks; use 1 to {tokens}")]
@@ -190,6 +171,29 @@ pub enum BuildError {
     },
 }
 
+fn heads_message(schedule: Schedule, shape: &Shape, degree: u32, ranks: u32) -> String {
+    let Shape { heads, kv_heads, .. } = *shape;
+    let legal = grids(shape, ranks).into_iter().map(|g| {
+        let copies = if g.kv_copies > 1 {
+            format!(" ({} copies of each kv head)", g.kv_copies)
+        } else {
+            String::new()
+        };
+        format!("{} x {}{copies}", g.ulysses, g.ring)
+    });
+    format!(
+        "{schedule} cannot share {heads} query heads on {kv_heads} kv heads out among {degree} ranks: their number must \
+         divide {heads}, and divide {kv_heads} or be a multiple of it; (ulysses x ring) grids of {ranks} ranks that \
+         can: {}",
+        legal.collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn divisors(n: u32) -> String {
+    let all = (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string());
+    all.collect::<Vec<_>>().join(", ")
+}
+
 const BUFFER_LIMIT: u64 = 30_000;
 /// A plan of this size takes about a gigabyte.
 const TRANSFER_LIMIT: u64 = 8_000_000;
@@ -205,6 +209,9 @@ pub fn build(
     options: &Options,
 ) -> Result<Plan, BuildError> {
     problem.shape.validate()?;
+    let schedule = schedule.on(&problem.shape, ranks, options.gpus_per_node);
+    check_ranks(schedule, ranks)?;
+    check_heads(schedule, &problem.shape, ranks)?;
     let kind = schedule.layout();
     let documents = if options.pad && ranks > 0 && kind.multiple(ranks) > 0 {
         kind.pad(&problem.documents, ranks)
@@ -221,7 +228,45 @@ pub fn build(
             Err(BuildError::Mask { schedule, pattern: problem.pattern })
         }
         Schedule::DistFlash => Ok(dist_flash::build(problem, layout, options)),
+        Schedule::Ulysses => Ok(ulysses::build(problem, layout, options)),
+        Schedule::DoubleRing { window, rail } => {
+            let window = window.unwrap_or(ranks);
+            Ok(double_ring::build(problem, layout, options, (schedule, window, rail)))
+        }
+        Schedule::Usp { across, .. } => Ok(usp::build(problem, layout, options, (schedule, across))),
+        Schedule::Burst { zigzag } => Ok(burst::build(problem, layout, options, zigzag)),
+        Schedule::MegatronSp => Ok(megatron_sp::build(problem, layout, options)),
+        Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
     }
+}
+
+/// Whether windows and grids fit the number of ranks.
+fn check_ranks(schedule: Schedule, ranks: u32) -> Result<(), BuildError> {
+    match schedule {
+        Schedule::DoubleRing { window: Some(window), .. } if window == 0 || !ranks.is_multiple_of(window) => {
+            Err(BuildError::Window { window, ranks })
+        }
+        Schedule::Usp { grid: Some((ulysses, ring)), .. } if ulysses.saturating_mul(ring) != ranks => {
+            Err(BuildError::Grid { ulysses, ring, ranks })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the heads can be shared out among the ranks that divide them.
+fn check_heads(schedule: Schedule, shape: &Shape, ranks: u32) -> Result<(), BuildError> {
+    let degree = match schedule {
+        Schedule::MegatronSp if shape.heads < ranks => {
+            return Err(BuildError::FewHeads { schedule, heads: shape.heads, ranks });
+        }
+        Schedule::Ulysses => ranks,
+        Schedule::Usp { grid: Some((ulysses, _)), .. } => ulysses,
+        _ => return Ok(()),
+    };
+    if ranks > 0 && kv_copies(shape, degree).is_none() {
+        return Err(BuildError::Heads { schedule, shape: *shape, degree, ranks });
+    }
+    Ok(())
 }
 
 fn check_options(layout: &Layout, options: &Options) -> Result<(), BuildError> {

@@ -11,6 +11,7 @@ use crate::plan::{BlockId, Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Slots
 
 /// A rank's buffers.
 struct Buffers {
+    q_block: BlockId,
     q: Buf,
     delta: Buf,
     dq: Buf,
@@ -63,7 +64,11 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options, rule: &StepRule) -> P
         homecoming: nothing(),
     };
     for (r, buffers) in back.buffers.iter().enumerate() {
-        b.compute(r as Rank, 0, OpKind::Preprocess { q: buffers.q, delta: buffers.delta });
+        b.compute(
+            r as Rank,
+            0,
+            OpKind::Preprocess { q: buffers.q.into(), delta: buffers.delta, block: buffers.q_block },
+        );
     }
     for t in 0..ranks {
         back.step(&mut b, t);
@@ -90,7 +95,7 @@ fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Ve
         let dkv = Bufs { first: out[0], count: out.len() as u16 };
         let share = [parts(b, r), parts(b, r)];
         let arrived = [parts(b, r), parts(b, r)];
-        buffers.push(Buffers { q, delta, dq, dkv, share, arrived, home: parts(b, r) });
+        buffers.push(Buffers { q_block, q, delta, dq, dkv, share, arrived, home: parts(b, r) });
     }
     buffers
 }
@@ -142,7 +147,7 @@ impl Backward<'_> {
         let dkv_block = b.block(&[Slots { rank: s, from, to }], true);
         let dkv = if stays { buffers.dkv } else { buffers.share[t as usize % 2] };
         let op = OpKind::AttendBackward {
-            q: buffers.q,
+            q: buffers.q.into(),
             delta: buffers.delta,
             kv: self.ring.holding(b, r, t, kv_block),
             dq: buffers.dq,
@@ -173,8 +178,8 @@ impl Backward<'_> {
     /// Sends what the ranks hold to the next rank of the ring that wants it at step t, or home.
     fn hand_on(&mut self, b: &mut PlanBuilder, t: u32) {
         let ranks = b.ranks();
-        let mut sends: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); ranks as usize];
-        let mut recvs = sends.clone();
+        let mut sends: Vec<Vec<(MessageId, Bufs)>> = vec![Vec::new(); ranks as usize];
+        let mut recvs: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); ranks as usize];
         for r in 0..ranks {
             let Some(load) = self.loads[r as usize].take() else { continue };
             let hops =
@@ -183,7 +188,7 @@ impl Backward<'_> {
             let bufs = self.destination(to, t, hops);
             for (part, from, into) in parts(b, &load, bufs) {
                 let message = b.message(r, to, Tensor::KeyValueGrad, part);
-                sends[r as usize].push((message, from));
+                sends[r as usize].push((message, from.into()));
                 recvs[to as usize].push((message, into));
             }
             let load = Load { bufs, ..load };

@@ -59,7 +59,7 @@ fn allocate(b: &mut PlanBuilder) -> Vec<Queries> {
 fn attend(b: &mut PlanBuilder, ring: &KvRing, q: &Queries, r: Rank, t: u32, rule: &StepRule) -> Option<OpId> {
     let (q_block, kv_block, mask) = step_attention(b, ring, r, t, rule)?;
     let kv = ring.holding(b, r, t, kv_block);
-    let kind = OpKind::Attend { q: q.q, kv, state: q.state, q_block, kv_block, mask, init: t == 0 };
+    let kind = OpKind::Attend { q: q.q.into(), kv, state: q.state, q_block, kv_block, mask, init: t == 0 };
     Some(b.compute(r, t, kind))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Options, Route};
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, Lane, MaskId, MessageId, OpId, OpKind, Rank, Slots, Transport};
+use crate::plan::{BlockId, Buf, Bufs, Lane, MaskId, MessageId, OpId, OpKind, Rank, Slots, Transport};
 use crate::{tiles, work};
 
 /// The mask that a step needs, `None` where it has no pair at all.
@@ -136,7 +136,7 @@ impl Channel {
         self,
         b: &mut PlanBuilder,
         (rank, step): (Rank, u32),
-        sends: &[(MessageId, Buf)],
+        sends: &[(MessageId, Bufs)],
         recvs: &[(MessageId, Buf)],
         after: Option<OpId>,
     ) {

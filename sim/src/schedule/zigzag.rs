@@ -13,25 +13,33 @@ use crate::problem::{Pass, Problem};
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
     let mut b = PlanBuilder::new("zigzag".into(), options.pass, problem, layout, options.transport);
-    let (q, kv) = (shards(&mut b, false), shards(&mut b, true));
-    let (second_q, first_kv) = (halves(&mut b, Half::Second, false), halves(&mut b, Half::First, true));
-    let full = problem.pattern == Pattern::Full;
-    let rule = |r: Rank, s: Rank| {
-        let (i, j) = (r as usize, s as usize);
-        match s {
-            _ if full || s == r => (q[i], kv[j]),
-            _ if s < r => (q[i], first_kv[j]),
-            _ => (second_q[i], kv[j]),
-        }
-    };
+    let rule = rule_of_halves(&mut b, problem.pattern);
     match options.pass {
         Pass::Forward => ring_forward::build(b, options, &rule),
         Pass::Backward => ring_backward::build(b, options, &rule),
     }
 }
 
+/// What rank r attends of the keys of rank s: halves, unless every query sees every key.
+pub(super) fn rule_of_halves(
+    b: &mut PlanBuilder,
+    pattern: Pattern,
+) -> impl Fn(Rank, Rank) -> (BlockId, BlockId) + use<> {
+    let (q, kv) = (shards(b, false), shards(b, true));
+    let (second_q, first_kv) = (halves(b, Half::Second, false), halves(b, Half::First, true));
+    let full = pattern == Pattern::Full;
+    move |r, s| {
+        let (i, j) = (r as usize, s as usize);
+        match s {
+            _ if full || s == r => (q[i], kv[j]),
+            _ if s < r => (q[i], first_kv[j]),
+            _ => (second_q[i], kv[j]),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq)]
-enum Half {
+pub(super) enum Half {
     First,
     Second,
 }
@@ -42,7 +50,7 @@ fn halves(b: &mut PlanBuilder, half: Half, kv_side: bool) -> Vec<BlockId> {
 }
 
 /// The slots of `rank` that hold one half of each document.
-fn half_slots(layout: &Layout, rank: Rank, half: Half) -> Vec<Slots> {
+pub(super) fn half_slots(layout: &Layout, rank: Rank, half: Half) -> Vec<Slots> {
     let mut start = 0;
     let documents = layout.documents().iter().map(|d| {
         let m = d.padded / (2 * u64::from(layout.ranks()));

@@ -4,6 +4,7 @@
 //! that cross the same link share it. What a single transfer reaches on an idle route is given apart, with its latency,
 //! by the transport: a copy engine, NCCL, or the network.
 
+mod faults;
 mod network;
 mod nvswitch;
 mod pcie;
@@ -15,6 +16,7 @@ use crate::config::cluster::{self, Cluster, FabricTopology};
 use crate::plan::Transport;
 use crate::units::{BytesPerSec, SimTime};
 
+use faults::Faults;
 use network::NetworkLinks;
 use nvswitch::Nvswitch;
 use pcie::Pcie;
@@ -91,6 +93,11 @@ pub struct Reach {
     pub sms: u32,
 }
 
+impl Reach {
+    /// Where no way leads.
+    pub const NOTHING: Self = Self { bandwidth: BytesPerSec(0.0), latency: SimTime::ZERO, sms: 0 };
+}
+
 impl From<&cluster::Transport> for Reach {
     fn from(transport: &cluster::Transport) -> Self {
         Self { bandwidth: transport.bandwidth, latency: transport.latency, sms: transport.sms }
@@ -101,11 +108,13 @@ impl From<&cluster::Transport> for Reach {
 #[derive(Debug, Clone)]
 pub struct Topology {
     links: Links,
+    gpus: u32,
     gpus_per_node: u32,
     fabric: FabricLinks,
     network: Option<NetworkLinks>,
     copy: Reach,
     nccl: Reach,
+    faults: Faults,
 }
 
 /// The links inside the nodes.
@@ -150,8 +159,9 @@ impl Topology {
             }
             None => None,
         };
+        let gpus = if network.is_some() { gpus } else { gpus_per_node };
         let (copy, nccl) = (Reach::from(&cluster.fabric.copy), Reach::from(&cluster.fabric.nccl));
-        Ok(Self { links, gpus_per_node, fabric, network, copy, nccl })
+        Ok(Self { links, gpus, gpus_per_node, fabric, network, copy, nccl, faults: Faults::default() })
     }
 
     /// Raw rate of every link, by [`LinkId`].
@@ -173,8 +183,8 @@ impl Topology {
         }
     }
 
-    /// Appends the links from GPU `from` to GPU `to`, and returns what one transfer reaches over them. A GPU reaches
-    /// itself over no link.
+    /// Appends the links from GPU `from` to GPU `to`, and returns what one transfer reaches over them while
+    /// no link is slow or has failed ([`Topology::way`] else). A GPU reaches itself over no link.
     pub fn route(&self, from: u32, to: u32, transport: Transport, out: &mut Vec<LinkId>) -> Reach {
         let n = self.gpus_per_node;
         let (source, target) = ((from / n, from % n), (to / n, to % n));

@@ -1,7 +1,7 @@
 //! Plans whose buffers do not hold what is needed when it is needed, refused with buffer, operations, rank and step.
 
 use ringlab_sim::check::{At, Conflict, Violation, prove};
-use ringlab_sim::plan::{Heads, NO_OP, OpKind, Plan, Tensor};
+use ringlab_sim::plan::{Heads, LANES, NO_OP, OpKind, Plan, Tensor};
 use ringlab_sim::schedule::{Options, Schedule};
 use ringlab_sim::timeline::SpanKind;
 
@@ -22,7 +22,7 @@ fn a_state_that_is_never_started() {
 fn without_wait(plan: &mut Plan, rank: usize, step: u32, kind: SpanKind) -> usize {
     let op = find(plan, rank, step, kind);
     assert!(plan.programs[rank].ops[op].waits.iter().any(|&w| w != NO_OP), "it waits for something");
-    plan.programs[rank].ops[op].waits = [NO_OP; 6];
+    plan.programs[rank].ops[op].waits = [NO_OP; LANES];
     op
 }
 
@@ -142,7 +142,7 @@ fn an_input_that_is_overwritten() {
     let recv = &mut plan.programs[1].ops[recv];
     recv.waits[1] = send as u32;
     let OpKind::Recv { buffer, .. } = &mut recv.kind else { panic!("a receive") };
-    *buffer = input;
+    *buffer = input.first;
     let violations = refused(&plan);
     let is_it = |v: &Violation| matches!(v, Violation::InputOverwritten { at, .. } if place(*at) == (1, 1));
     assert!(violations.iter().any(is_it), "{}", list(&violations));

@@ -2,7 +2,7 @@
 
 use ringlab_sim::check::{Fault, Violation, prove};
 use ringlab_sim::mask::{Documents, Mask, Pattern};
-use ringlab_sim::plan::{MaskId, NO_OP, Op, OpKind, Plan, Role, Tensor};
+use ringlab_sim::plan::{LANES, MaskId, NO_OP, Op, OpKind, Plan, Role, Tensor};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Route, Schedule};
 use ringlab_sim::timeline::SpanKind;
@@ -65,8 +65,11 @@ fn gradients_that_grow_without_bound() {
     let OpKind::Accumulate { from, into } = plan.programs[3].ops[op].kind else { panic!("as found") };
     for _ in 0..60 {
         for (from, into) in [(into, from), (from, into)] {
-            let sum =
-                Op { kind: OpKind::Accumulate { from, into }, waits: [NO_OP; 6], ..plan.programs[3].ops[op] };
+            let sum = Op {
+                kind: OpKind::Accumulate { from, into },
+                waits: [NO_OP; LANES],
+                ..plan.programs[3].ops[op]
+            };
             plan.programs[3].ops.push(sum);
         }
     }

@@ -114,7 +114,13 @@ fn communicators_in_different_order_on_two_ranks() {
     let (block, own, _) = keys[0];
     let messages = [0, 1].map(|_| b.message(0, 1, Tensor::KeyValue, block));
     for i in [0, 1] {
-        b.push(0, Lane::comm(i), 1, 0, OpKind::Send { message: messages[usize::from(i)], buffer: own });
+        b.push(
+            0,
+            Lane::comm(i),
+            1,
+            0,
+            OpKind::Send { message: messages[usize::from(i)], buffer: own.into() },
+        );
     }
     for i in [1, 0] {
         let buffer = b.scratch(1, Tensor::KeyValue, block);
@@ -142,7 +148,7 @@ fn communicators_that_interlock() {
     }
     for (r, &(_, own, other)) in (0..).zip(&keys) {
         let before = (r + 2) % 3;
-        b.push(r, lane(r), 1, 0, OpKind::Send { message: r, buffer: own });
+        b.push(r, lane(r), 1, 0, OpKind::Send { message: r, buffer: own.into() });
         b.push(r, lane(before), 1, 0, OpKind::Recv { message: before, buffer: other });
     }
     let violations = prove(&b.finish()).unwrap_err();
@@ -159,7 +165,7 @@ fn all_ranks_receive_before_they_send() {
     }
     for (r, &(_, own, other)) in (0..).zip(&keys) {
         let recv = b.push(r, Lane::comm(1), 1, 0, OpKind::Recv { message: 1 - r, buffer: other });
-        let send = b.push(r, Lane::comm(0), 2, 0, OpKind::Send { message: r, buffer: own });
+        let send = b.push(r, Lane::comm(0), 2, 0, OpKind::Send { message: r, buffer: own.into() });
         b.wait(r, send, recv);
     }
     let violations = prove(&b.finish()).unwrap_err();

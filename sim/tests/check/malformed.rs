@@ -57,7 +57,7 @@ fn indices_that_point_nowhere() {
         (attend, |op| set(op, |_, _, kv, _| kv.count = 0)),
         (attend, |op| set(op, |_, _, _, dkv| dkv.count = u16::MAX)),
         (attend, |op| set(op, |_, _, kv, _| kv.first.0 = 0)),
-        (send, |op| op.kind = OpKind::Send { message: 10_000, buffer: Buf(0) }),
+        (send, |op| op.kind = OpKind::Send { message: 10_000, buffer: Buf(0).into() }),
     ];
     for (i, (op, change)) in breaks.into_iter().enumerate() {
         let mut plan = valid.clone();

@@ -6,7 +6,7 @@ use ringlab_sim::check::{Violation, prove};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::problem::Pass;
-use ringlab_sim::schedule::{Options, Route, Schedule};
+use ringlab_sim::schedule::{ALL, Options, Route, Schedule};
 
 use crate::common::{list, plan};
 use crate::judge::{pairs_are_wrong, verdict};
@@ -15,12 +15,12 @@ use crate::naive::run;
 use crate::orders::races;
 
 fn small_plan() -> impl Strategy<Value = (Plan, Pattern)> {
-    let schedule = prop_oneof![
-        Just(Schedule::Ring),
-        Just(Schedule::Zigzag),
-        (1u64..3).prop_map(|block| Schedule::Striped { block }),
-        Just(Schedule::DistFlash)
-    ];
+    let double = (1u32..3, any::<bool>())
+        .prop_map(|(window, rail)| Schedule::DoubleRing { window: Some(window), rail });
+    let usp = (1u32..3, 1u32..4, any::<bool>())
+        .prop_map(|(u, r, across)| Schedule::Usp { grid: Some((u, r)), across });
+    let striped = (1u64..3).prop_map(|block| Schedule::Striped { block });
+    let schedule = prop_oneof![prop::sample::select(ALL.to_vec()), striped, double, usp];
     let pattern = prop_oneof![
         Just(Pattern::Full),
         Just(Pattern::Causal),

@@ -1,7 +1,7 @@
 //! Ways to change one thing in a plan.
 
 use ringlab_sim::mask::{Mask, Pattern};
-use ringlab_sim::plan::{Buf, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan};
+use ringlab_sim::plan::{Buf, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan, Projection};
 
 /// What is changed, with numbers that choose where.
 #[derive(Debug, Clone, Copy)]
@@ -204,16 +204,24 @@ fn change_buffer(plan: &mut Plan, rank: usize, op: usize, z: usize) {
         }
     };
     match &mut kind {
-        OpKind::Attend { q, kv, state, .. } => [q, &mut kv.first, state].into_iter().for_each(set),
+        OpKind::Attend { q, kv, state, .. } => [&mut q.first, &mut kv.first, state].into_iter().for_each(set),
         OpKind::AttendBackward { q, delta, kv, dq, dkv, .. } => {
-            [q, delta, &mut kv.first, dq, &mut dkv.first].into_iter().for_each(set);
+            [&mut q.first, delta, &mut kv.first, dq, &mut dkv.first].into_iter().for_each(set);
         }
-        OpKind::Preprocess { q, delta } => [q, delta].into_iter().for_each(set),
+        OpKind::Preprocess { q, delta, .. } => [&mut q.first, delta].into_iter().for_each(set),
         OpKind::Merge { from, into } | OpKind::Accumulate { from, into } => {
             [from, into].into_iter().for_each(set);
         }
         OpKind::Finish { state, out } => [state, out].into_iter().for_each(set),
-        OpKind::Send { buffer, .. } | OpKind::Recv { buffer, .. } => set(buffer),
+        OpKind::Project(projection) => match projection {
+            Projection::Inputs { input, q, kv, .. } => [&mut input.first, q, kv].into_iter().for_each(set),
+            Projection::Output { out, parts, .. } => [out, &mut parts.first].into_iter().for_each(set),
+            Projection::Gradients { dq, dkv, parts, .. } => {
+                [dq, dkv, &mut parts.first].into_iter().for_each(set);
+            }
+        },
+        OpKind::Send { buffer, .. } => set(&mut buffer.first),
+        OpKind::Recv { buffer, .. } => set(buffer),
     }
     plan.programs[rank].ops[op].kind = kind;
 }

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{
-    Access, BlockId, Buf, LANES, MaskId, MessageId, NO_OP, Op, OpKind, Plan, Rank, Role, Tensor,
+    Access, BlockId, Buf, Bufs, LANES, MaskId, MessageId, NO_OP, Op, OpKind, Plan, Projection, Rank, Role,
+    Tensor,
 };
 
 use crate::judge::allows;
@@ -32,8 +33,8 @@ pub type Results = BTreeMap<&'static str, Counts>;
 
 pub fn name(tensor: Tensor) -> &'static str {
     match tensor {
-        Tensor::Output => "o",
-        Tensor::QueryGrad => "dq",
+        Tensor::Output | Tensor::LayerOutput => "o",
+        Tensor::QueryGrad | Tensor::HiddenGrad => "dq",
         _ => "dk and dv",
     }
 }
@@ -89,7 +90,7 @@ pub fn run(plan: &Plan, pattern: Pattern, seed: u64, turns: bool) -> Result<Resu
             .buffers
             .iter()
             .map(|b| match b.role {
-                Role::Input(block) => Held::Data(points(plan, block)),
+                Role::Input(block) | Role::Saved(block) => Held::Data(points(plan, block)),
                 _ => Held::Nothing,
             })
             .collect();
@@ -137,6 +138,17 @@ fn units(ops: &[Op], turns: bool) -> Vec<Vec<Vec<usize>>> {
 
 fn points(plan: &Plan, block: BlockId) -> BTreeSet<Point> {
     tokens(plan, block).into_iter().flat_map(|x| heads(plan, block).map(move |h| (x, h))).collect()
+}
+
+/// The rows of a tensor of a block: tokens and heads; the gradient of the layer's input has those of dk and dv behind
+/// those of dq.
+fn rows(plan: &Plan, tensor: Tensor, block: BlockId) -> BTreeSet<Point> {
+    let mut rows = points(plan, block);
+    if tensor == Tensor::HiddenGrad {
+        let kv_heads = plan.shape.heads..plan.shape.heads + plan.shape.kv_heads;
+        rows.extend(tokens(plan, block).into_iter().flat_map(|x| kv_heads.clone().map(move |h| (x, h))));
+    }
+    rows
 }
 
 fn tokens(plan: &Plan, block: BlockId) -> Vec<u64> {
@@ -237,11 +249,16 @@ impl Machine<'_> {
         };
         let sender = self.ranks[from].heads[from_queue].as_mut().unwrap();
         sender.moved += 1;
-        let (buffer, version, held) = sender.running[of(from, sender)].reads[0].clone();
-        let intact = self.ranks[from].versions[buffer] == version;
+        let sources = sender.running[of(from, sender)].reads.clone();
+        let intact =
+            sources.iter().all(|(buffer, version, _)| self.ranks[from].versions[*buffer] == *version);
+        let held = together(sources.into_iter().map(|(_, _, held)| held));
         let wrong_place = from as Rank != m.from || to as Rank != m.to;
-        let payload =
-            if intact && !wrong_place { restrict(&held, &points(self.plan, m.block)) } else { Held::Garbage };
+        let payload = if intact && !wrong_place {
+            restrict(&held, &rows(self.plan, m.tensor, m.block))
+        } else {
+            Held::Garbage
+        };
         let receiver = self.ranks[to].heads[to_queue].as_mut().unwrap();
         receiver.moved += 1;
         let index = of(to, receiver);
@@ -270,10 +287,10 @@ impl Machine<'_> {
     fn compute(&self, rank: usize, running: &Running) -> Option<Vec<Held>> {
         let reads: Vec<&Held> = running.reads.iter().map(|(_, _, held)| held).collect();
         match self.ops(rank)[running.op].kind {
-            OpKind::Attend { q_block, kv_block, mask, init, .. } => {
-                let inputs = reads.len() - usize::from(!init);
-                self.have(&reads[..1], q_block)?;
-                self.have(&reads[1..inputs], kv_block)?;
+            OpKind::Attend { q, q_block, kv_block, mask, init, .. } => {
+                let (queries, inputs) = (usize::from(q.count), reads.len() - usize::from(!init));
+                self.have_parts(rank, &running.reads[..queries], q_block, &["q"])?;
+                self.have(&reads[queries..inputs], kv_block)?;
                 let mut state = if init { zeros(points(self.plan, q_block)) } else { counts(reads[inputs])? };
                 self.attend(q_block, kv_block, mask, |q, k| {
                     *state.get_mut(&q)?.entry(k).or_default() += 1;
@@ -284,39 +301,39 @@ impl Machine<'_> {
                     .all(|p| state.contains_key(p))
                     .then_some(vec![Held::Result(state)])
             }
-            OpKind::AttendBackward { .. } => self.attend_backward(rank, running.op, &reads),
-            OpKind::Preprocess { .. } => match reads[0] {
-                Held::Data(_) => Some(vec![reads[0].clone()]),
-                _ => None,
-            },
+            OpKind::AttendBackward { .. } => self.attend_backward(rank, running, &reads),
+            OpKind::Preprocess { block, .. } => {
+                self.have_parts(rank, &running.reads, block, &["o", "do"])?;
+                Some(vec![Held::Data(points(self.plan, block))])
+            }
             OpKind::Merge { .. } => {
                 let (from, into) = (counts(reads[0])?, counts(reads[1])?);
                 from.keys().eq(into.keys()).then(|| vec![Held::Result(sum(&from, into))])
             }
             OpKind::Accumulate { .. } => Some(vec![Held::Result(sum(&counts(reads[0])?, counts(reads[1])?))]),
             OpKind::Finish { .. } => Some(vec![Held::Result(counts(reads[0])?)]),
+            OpKind::Project(projection) => self.project(&projection, &reads),
             OpKind::Send { .. } => Some(Vec::new()),
             OpKind::Recv { .. } => Some(vec![reads[0].clone()]),
         }
     }
 
-    fn attend_backward(&self, rank: usize, op: usize, reads: &[&Held]) -> Option<Vec<Held>> {
-        let OpKind::AttendBackward { kv, dkv, q_block, kv_block, dkv_block, mask, init_dq, init_dkv, .. } =
-            self.ops(rank)[op].kind
+    fn attend_backward(&self, rank: usize, running: &Running, reads: &[&Held]) -> Option<Vec<Held>> {
+        let OpKind::AttendBackward {
+            q, kv, dkv, q_block, kv_block, dkv_block, mask, init_dq, init_dkv, ..
+        } = self.ops(rank)[running.op].kind
         else {
             return None;
         };
-        let kvs = usize::from(kv.count);
-        self.have(&reads[..1], q_block)?;
-        self.have(&reads[1..2], q_block)?;
-        self.have(&reads[2..2 + kvs], kv_block)?;
-        let mut rest = reads[2 + kvs..].iter();
+        let (qs, kvs) = (usize::from(q.count), usize::from(kv.count));
+        self.have_parts(rank, &running.reads[..qs], q_block, &["q", "do", "lse"])?;
+        self.have(&reads[qs..=qs], q_block)?;
+        self.have(&reads[qs + 1..=qs + kvs], kv_block)?;
+        let mut rest = reads[qs + 1 + kvs..].iter();
         let mut dq = if init_dq { zeros(points(self.plan, q_block)) } else { counts(rest.next()?)? };
-        let all = tokens(self.plan, dkv_block);
         let n = usize::from(dkv.count);
         let mut parts = Vec::new();
-        for i in 0..n {
-            let part = &all[all.len() * i / n..all.len() * (i + 1) / n];
+        for part in self.shares(dkv_block, n)? {
             let part: BTreeSet<Point> =
                 part.iter().flat_map(|&x| heads(self.plan, dkv_block).map(move |h| (x, h))).collect();
             let held = if init_dkv { zeros(part.clone()) } else { counts(rest.next()?)? };
@@ -339,6 +356,62 @@ impl Machine<'_> {
         })?;
         let dkv = parts.into_iter().map(|(_, held)| Held::Result(held));
         Some([Held::Result(dq)].into_iter().chain(dkv).collect())
+    }
+
+    /// What a projection writes: plain rows, or rows of all heads that are empty but for the heads it has.
+    fn project(&self, projection: &Projection, reads: &[&Held]) -> Option<Vec<Held>> {
+        let spread = |tensor, parts: Bufs, hidden, known: &Counts| -> Option<Vec<Held>> {
+            let shares = self.shares(hidden, usize::from(parts.count))?;
+            let part = |share: Vec<u64>| {
+                let all = rows(self.plan, tensor, hidden).into_iter().filter(|(x, _)| share.contains(x));
+                let row = |p: Point| (p, known.get(&p).cloned().unwrap_or_default());
+                let tokens: BTreeSet<u64> = known.keys().map(|(x, _)| *x).collect();
+                share.iter().all(|x| tokens.contains(x)).then(|| Held::Result(all.map(row).collect()))
+            };
+            shares.into_iter().map(part).collect()
+        };
+        match *projection {
+            Projection::Inputs { hidden, q_block, kv_block, .. } => {
+                self.have(reads, hidden)?;
+                let (queries, all) = (tokens(self.plan, q_block), tokens(self.plan, hidden));
+                let inside =
+                    queries == tokens(self.plan, kv_block) && queries.iter().all(|x| all.contains(x));
+                let written = [q_block, kv_block].map(|block| Held::Data(points(self.plan, block)));
+                inside.then(|| written.to_vec())
+            }
+            Projection::Output { parts, hidden, .. } => {
+                spread(Tensor::LayerOutput, parts, hidden, &counts(reads[0])?)
+            }
+            Projection::Gradients { parts, hidden, .. } => {
+                let (mut known, keys) = (counts(reads[0])?, counts(reads[1])?);
+                let shifted = keys.into_iter().map(|((x, h), row)| ((x, self.plan.shape.heads + h), row));
+                known.extend(shifted);
+                spread(Tensor::HiddenGrad, parts, hidden, &known)
+            }
+        }
+    }
+
+    /// A block's tokens, whole or owner by owner, each owner's in equal parts.
+    fn shares(&self, block: BlockId, n: usize) -> Option<Vec<Vec<u64>>> {
+        let all = tokens(self.plan, block);
+        if n == 1 {
+            return Some(vec![all]);
+        }
+        let mut by_owner: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for x in all {
+            by_owner.entry(self.plan.layout.locate(x)?.0).or_default().push(x);
+        }
+        let each = if by_owner.is_empty() { n } else { n / by_owner.len() };
+        let mut parts: Vec<Vec<u64>> = by_owner
+            .into_values()
+            .flat_map(|own| {
+                (0..each).map(move |i| own[own.len() * i / each..own.len() * (i + 1) / each].to_vec())
+            })
+            .collect();
+        (parts.len() <= n).then(|| {
+            parts.resize(n, Vec::new());
+            parts
+        })
     }
 
     /// Calls `f` for every pair of a block that a mask allows.
@@ -370,6 +443,21 @@ impl Machine<'_> {
         Some(())
     }
 
+    /// Whether the buffers that were read have all of the block, of each array that is named.
+    fn have_parts(
+        &self,
+        rank: usize,
+        reads: &[(usize, u64, Held)],
+        block: BlockId,
+        names: &[&str],
+    ) -> Option<()> {
+        let tensor = |buffer: usize| self.plan.programs[rank].buffers[buffer].tensor;
+        names.iter().try_for_each(|name| {
+            let with = reads.iter().filter(|(b, _, _)| arrays(tensor(*b)).contains(name));
+            self.have(&with.map(|(_, _, held)| held).collect::<Vec<_>>(), block)
+        })
+    }
+
     fn have(&self, held: &[&Held], block: BlockId) -> Option<()> {
         let mut all = BTreeSet::new();
         for held in held {
@@ -387,16 +475,24 @@ impl Machine<'_> {
             }
             for (i, buffer) in self.plan.programs[r].buffers.iter().enumerate() {
                 match (buffer.role, &rank.buffers[i]) {
-                    (Role::Input(block), held) if *held != Held::Data(points(self.plan, block)) => {
+                    (Role::Input(block) | Role::Saved(block), held)
+                        if *held != Held::Data(points(self.plan, block)) =>
+                    {
                         return Err(format!("rank {r} buffer {i}: the input is gone"));
                     }
                     (Role::Output(block), held) => {
-                        let part = restrict(held, &points(self.plan, block));
+                        let part = restrict(held, &rows(self.plan, buffer.tensor, block));
                         let Held::Result(part) = part else {
                             return Err(format!("rank {r} buffer {i}: no result"));
                         };
-                        let all = results.entry(name(buffer.tensor)).or_default();
-                        for (point, row) in part {
+                        let query_heads = self.plan.shape.heads;
+                        for ((x, h), row) in part {
+                            let (name, point) = if h < query_heads || buffer.tensor != Tensor::HiddenGrad {
+                                (name(buffer.tensor), (x, h))
+                            } else {
+                                ("dk and dv", (x, h - query_heads))
+                            };
+                            let all = results.entry(name).or_default();
                             if all.insert(point, row).is_some() {
                                 return Err(format!("two results for {point:?}"));
                             }
@@ -408,6 +504,30 @@ impl Machine<'_> {
         }
         Ok(results)
     }
+}
+
+/// What a query-side tensor consists of.
+fn arrays(tensor: Tensor) -> &'static [&'static str] {
+    match tensor {
+        Tensor::Query => &["q"],
+        Tensor::Output => &["o", "lse"],
+        Tensor::OutputGrad => &["do"],
+        Tensor::BackwardQuery => &["q", "do", "lse"],
+        Tensor::QuerySide => &["q", "o", "do", "lse"],
+        _ => &[],
+    }
+}
+
+/// What several buffers hold together; a result only if it is in one.
+fn together(held: impl Iterator<Item = Held>) -> Held {
+    held.reduce(|a, b| match (a, b) {
+        (Held::Data(mut a), Held::Data(b)) => {
+            a.extend(b);
+            Held::Data(a)
+        }
+        _ => Held::Garbage,
+    })
+    .unwrap_or(Held::Nothing)
 }
 
 fn zeros(points: BTreeSet<Point>) -> Counts {

@@ -32,7 +32,7 @@ fn refused(plan: &Plan) -> Vec<Violation> {
 /// Pushes a message and both its ends.
 fn transfer(b: &mut PlanBuilder, tensor: Tensor, block: u32, from: (Rank, Buf), to: (Rank, Buf)) {
     let message = b.message(from.0, to.0, tensor, block);
-    b.push(from.0, Lane::comm(0), 1, 0, OpKind::Send { message, buffer: from.1 });
+    b.push(from.0, Lane::comm(0), 1, 0, OpKind::Send { message, buffer: from.1.into() });
     b.push(to.0, Lane::comm(1), 1, 0, OpKind::Recv { message, buffer: to.1 });
 }
 
@@ -66,11 +66,11 @@ fn all_gather(pass: Pass, ranks: u32) -> Plan {
             let delta = b.scratch(r, Tensor::Delta, q_block);
             let dq = b.output(r, Tensor::QueryGrad, q_block);
             let dkv = gathered(&mut b, r, Tensor::KeyValueGrad, PlanBuilder::output);
-            b.compute(r, 2, OpKind::Preprocess { q: side, delta });
+            b.compute(r, 2, OpKind::Preprocess { q: side.into(), delta, block: q_block });
             let (dkv_block, kv) = (kv_block, bufs);
             let (init_dq, init_dkv) = (true, true);
             let kind = OpKind::AttendBackward {
-                q: side,
+                q: side.into(),
                 delta,
                 kv,
                 dq,
@@ -88,7 +88,11 @@ fn all_gather(pass: Pass, ranks: u32) -> Plan {
             let (side, state) = (b.input(r, Tensor::Query, q_block), b.scratch(r, Tensor::State, q_block));
             let out = b.output(r, Tensor::Output, q_block);
             let kv = bufs;
-            b.compute(r, 2, OpKind::Attend { q: side, kv, state, q_block, kv_block, mask, init: true });
+            b.compute(
+                r,
+                2,
+                OpKind::Attend { q: side.into(), kv, state, q_block, kv_block, mask, init: true },
+            );
             b.compute(r, 2, OpKind::Finish { state, out });
         }
     }
@@ -162,7 +166,15 @@ fn ulysses(lost_heads: bool) -> Plan {
             b.compute(
                 r,
                 2,
-                OpKind::Attend { q, kv, state, q_block, kv_block, mask: MaskId::PROBLEM, init: true },
+                OpKind::Attend {
+                    q: q.into(),
+                    kv,
+                    state,
+                    q_block,
+                    kv_block,
+                    mask: MaskId::PROBLEM,
+                    init: true,
+                },
             );
             let home = b.output(owner, Tensor::Output, q_block);
             if owner == r {
@@ -219,10 +231,10 @@ fn returned_in_pieces(again: bool) -> Plan {
                   kv_block: u32,
                   inits: (bool, bool)| {
         let delta = b.scratch(r as Rank, Tensor::Delta, q_block);
-        b.compute(r as Rank, 1, OpKind::Preprocess { q, delta });
+        b.compute(r as Rank, 1, OpKind::Preprocess { q: q.into(), delta, block: q_block });
         let (kv, dkv, dkv_block, (init_dq, init_dkv)) = (keys[r].into(), dkv[r].into(), kv_block, inits);
         let kind = OpKind::AttendBackward {
-            q,
+            q: q.into(),
             delta,
             kv,
             dq,

@@ -1,7 +1,7 @@
 //! What cannot be simulated ends with an error that says what to do.
 
 use ringlab_sim::engine::{Discard, Machine, SimError, SimOptions, simulate, simulate_with};
-use ringlab_sim::plan::{NO_OP, Plan};
+use ringlab_sim::plan::{LANES, NO_OP, Plan};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Schedule};
 use ringlab_sim::topology::TopologyError;
@@ -71,7 +71,7 @@ fn plans_that_speak_of_what_they_do_not_have() {
     plan.programs[1].ops[0].waits[0] = 1000;
     assert!(matches!(refusal(&plan), SimError::Malformed { rank: 1, op: 0, .. }));
     let mut plan = ring(2);
-    plan.programs[0].ops[0].lane.0 = 6;
+    plan.programs[0].ops[0].lane.0 = LANES as u8;
     assert!(matches!(refusal(&plan), SimError::Malformed { rank: 0, op: 0, .. }));
     let mut plan = ring(2);
     plan.messages.clear();

@@ -15,12 +15,10 @@ use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
 use crate::support;
 
 fn schedule() -> impl Strategy<Value = Schedule> {
-    prop_oneof![
-        Just(Schedule::Ring),
-        Just(Schedule::Zigzag),
-        (1u64..5).prop_map(|block| Schedule::Striped { block }),
-        Just(Schedule::DistFlash),
-    ]
+    let striped = (1u64..5).prop_map(|block| Schedule::Striped { block });
+    let double = (1u32..5, any::<bool>())
+        .prop_map(|(window, rail)| Schedule::DoubleRing { window: Some(window), rail });
+    prop_oneof![4 => prop::sample::select(schedule::ALL.to_vec()), 1 => striped, 1 => double]
 }
 
 fn options() -> impl Strategy<Value = Options> {
@@ -35,6 +33,7 @@ fn options() -> impl Strategy<Value = Options> {
             chunks,
             prefetch,
             needed_only,
+            gpus_per_node: 8,
             pad: true,
         },
     )

@@ -90,7 +90,7 @@ fn a_persistent_call_that_was_first_loses_only_the_share() {
         let (q, kv) = (b.input(rank, Tensor::Query, q_block), b.input(rank, Tensor::KeyValue, kv_block));
         let state = b.scratch(rank, Tensor::State, q_block);
         let mask = MaskId::PROBLEM;
-        let call = OpKind::Attend { q, kv: kv.into(), state, q_block, kv_block, mask, init: true };
+        let call = OpKind::Attend { q: q.into(), kv: kv.into(), state, q_block, kv_block, mask, init: true };
         b.compute(rank, 0, call);
     }
     let messages = [b.message(0, 1, Tensor::KeyValue, own[0].1), b.message(1, 0, Tensor::KeyValue, own[1].1)];
@@ -98,7 +98,7 @@ fn a_persistent_call_that_was_first_loses_only_the_share() {
         let group = b.group();
         let (from, into) = (Buf(1), b.scratch(rank, Tensor::KeyValue, own[0].1));
         let (mine, other) = (messages[rank as usize], messages[1 - rank as usize]);
-        b.push(rank, Lane::comm(0), 0, group, OpKind::Send { message: mine, buffer: from });
+        b.push(rank, Lane::comm(0), 0, group, OpKind::Send { message: mine, buffer: from.into() });
         b.push(rank, Lane::comm(0), 0, group, OpKind::Recv { message: other, buffer: into });
     }
     let timeline = simulate(&b.finish(), &cluster, &SimOptions::default()).unwrap();

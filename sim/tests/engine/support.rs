@@ -156,7 +156,7 @@ pub fn transfers(ranks: u32, moves: &[(u32, u32, u64)], over: plan::Transport) -
         let message = b.message(from, to, Tensor::KeyValue, block);
         let (source, target) =
             (b.input(from, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
-        b.push(from, lane(from), 0, 0, OpKind::Send { message, buffer: source });
+        b.push(from, lane(from), 0, 0, OpKind::Send { message, buffer: source.into() });
         b.push(to, lane(to), 0, 0, OpKind::Recv { message, buffer: target });
     }
     b.finish()

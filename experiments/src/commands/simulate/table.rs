@@ -2,6 +2,7 @@
 
 use ringlab_sim::units::{Bytes, SimTime};
 
+use crate::disturbance::Repeats;
 use crate::grid::grid;
 use crate::predict::{self, Prediction, Row};
 use crate::setup::Setup;
@@ -12,7 +13,7 @@ pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
-    for line in remarks(setup, rows) {
+    for line in spreads(setup, rows).into_iter().chain(remarks(setup, rows)) {
         text += &format!("  {line}\n");
     }
     for line in &prediction.left_out {
@@ -97,6 +98,21 @@ fn figures(rows: &[Row]) -> String {
         ]
     });
     grid(header, 1, cells)
+}
+
+/// How long the repeats of a disturbed run take.
+fn spreads(setup: &Setup, rows: &[Row]) -> Vec<String> {
+    let Some(Repeats { count, seed, .. }) = &setup.repeats else { return Vec::new() };
+    let mut lines =
+        vec![format!("disturbed, time over {count} repeats of seed {seed}; figures are the median's")];
+    let line = |row: &Row| {
+        let at = |t: Option<f64>| t.map(seconds);
+        let (p5, p50) = (at(row.makespan_p5_s)?, at(row.makespan_p50_s)?);
+        let (p95, p99) = (at(row.makespan_p95_s)?, at(row.makespan_p99_s)?);
+        Some(format!("{}: {p5} (p5), {p50} (p50), {p95} (p95), {p99} (p99)", row.schedule))
+    };
+    lines.extend(rows.iter().filter_map(line));
+    lines
 }
 
 fn remarks(setup: &Setup, rows: &[Row]) -> Vec<String> {

@@ -1,23 +1,20 @@
 //! The backward call: with `p = exp(s - lse)` and `ds = p (do v^T - delta)`, it adds `scale ds k` to dq, `scale ds^T q`
 //! to dk and `p^T do` to dv (FlashAttention-2, arXiv 2307.08691, algorithm 2).
 
-use super::{Call, K, KeyGradients, Keys, V, for_each_tile};
+use ringlab_sim::plan::Part;
+
+use super::{Call, KeyGradients, Operand, for_each_tile};
 use crate::cpu::math::{add_combination, add_scaled, dot};
 use crate::cpu::memory::Storage;
 use crate::cpu::region::Placement;
 use crate::cpu::state::TILE;
 
-/// The planes of [`ringlab_sim::plan::Tensor::QuerySide`].
-const Q: usize = 0;
-const D_O: usize = 2;
-const LSE: usize = 3;
-
 /// Queries whose dk and dv are summed up before they are added, so that rounding does not grow with their number.
 const QUERIES: usize = 256;
 
-/// The query side of a call: buffers, and where the call's queries lie in them.
+/// The query side of a call: q, do and lse, and delta with where the call's queries lie in it.
 pub(in crate::cpu) struct Queries<'a> {
-    pub side: (&'a Storage, &'a Placement),
+    pub side: Operand<'a>,
     pub delta: (&'a Storage, &'a Placement),
 }
 
@@ -25,14 +22,14 @@ pub(in crate::cpu) struct Queries<'a> {
 pub(in crate::cpu) fn attend_backward(
     call: &Call<'_>,
     queries: &Queries<'_>,
-    keys: &Keys<'_>,
+    keys: &Operand<'_>,
     (dq, dq_at): (&mut Storage, &Placement),
     dkv: &mut KeyGradients,
 ) {
     let (d, scale, ranges) = (call.shape.head_dim as usize, call.scale(), call.key_ranges());
     for batch in 0..call.shape.batch as usize {
         for g in 0..keys.region.heads() {
-            let (k, v) = (keys.pack(K, batch, g), keys.pack(V, batch, g));
+            let (k, v) = (keys.pack(Part::Key, batch, g), keys.pack(Part::Value, batch, g));
             let blocks = (0..ranges.len()).step_by(QUERIES);
             let blocks = call.query_heads(g).flat_map(|head| blocks.clone().map(move |first| (head, first)));
             for (head, first) in blocks {
@@ -52,14 +49,13 @@ pub(in crate::cpu) fn attend_backward(
 
 impl Queries<'_> {
     fn get(&self, batch: usize, i: usize, head: usize, scale: f32) -> Query<'_> {
-        let ((side, side_at), (delta, delta_at)) = (self.side, self.delta);
-        let row = side.index(batch, side_at.tokens[i], side_at.head + head);
+        let (side, (delta, delta_at)) = (&self.side, self.delta);
         let delta_row = delta.index(batch, delta_at.tokens[i], delta_at.head + head);
         Query {
             scale,
-            q: side.row(Q, row),
-            d_o: side.row(D_O, row),
-            lse: side.row(LSE, row)[0],
+            q: side.row(Part::Query, batch, i, head),
+            d_o: side.row(Part::OutputGrad, batch, i, head),
+            lse: side.row(Part::Lse, batch, i, head)[0],
             delta: delta.row(0, delta_row)[0],
         }
     }

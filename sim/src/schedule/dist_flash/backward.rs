@@ -3,7 +3,7 @@
 
 use super::{Fetch, Task, Work};
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, MessageId, OpId, OpKind, Plan, Rank, Tensor};
+use crate::plan::{BlockId, Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Tensor};
 use crate::schedule::Options;
 use crate::schedule::step::Channel;
 
@@ -32,7 +32,11 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options) -> Plan {
     let buffers: Vec<Buffers> = (0..b.ranks()).map(|r| allocate(&mut b, r, &fetch)).collect();
     let channel = Channel::new(options.transport, 1);
     for (r, own) in buffers.iter().enumerate() {
-        b.compute(r as Rank, 0, OpKind::Preprocess { q: fetch.own_q[r], delta: own.delta });
+        b.compute(
+            r as Rank,
+            0,
+            OpKind::Preprocess { q: fetch.own_q[r].into(), delta: own.delta, block: fetch.q_blocks[r] },
+        );
     }
     let mut done: Vec<Option<OpId>> = vec![None; buffers.len()];
     let free = done.clone();
@@ -77,11 +81,11 @@ fn attend(b: &mut PlanBuilder, fetch: &Fetch, own: &Buffers, r: Rank, t: u32, wo
     let helps = matches!(work.task, Task::Help { .. });
     let (q, kv) = fetch.inputs(r, t, work.task);
     if helps {
-        b.compute(r, t, OpKind::Preprocess { q, delta: own.helped_delta });
+        b.compute(r, t, OpKind::Preprocess { q: q.into(), delta: own.helped_delta, block: work.q });
     }
     let returns_dkv = !helps && t > 0;
     let kind = OpKind::AttendBackward {
-        q,
+        q: q.into(),
         delta: if helps { own.helped_delta } else { own.delta },
         kv,
         dq: if helps { own.dq_out[parity] } else { own.dq },
@@ -106,13 +110,13 @@ fn send_home(
     work: &[Option<Work>],
 ) -> Vec<Return> {
     let parity = t as usize % 2;
-    let mut sends: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); buffers.len()];
-    let mut recvs = sends.clone();
+    let mut sends: Vec<Vec<(MessageId, Bufs)>> = vec![Vec::new(); buffers.len()];
+    let mut recvs: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); buffers.len()];
     let mut returns = Vec::new();
     for (r, work) in work.iter().enumerate() {
         let Some((back, tensor, block)) = gradient(buffers, fetch, r, parity, t, *work) else { continue };
         let message = b.message(r as Rank, back.to, tensor, block);
-        sends[r].push((message, back.from));
+        sends[r].push((message, back.from.into()));
         recvs[back.to as usize].push((message, back.into));
         returns.push(back);
     }

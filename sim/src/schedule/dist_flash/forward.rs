@@ -2,7 +2,7 @@
 
 use super::{Fetch, Task, Work};
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{Buf, MessageId, OpId, OpKind, Plan, Rank, Tensor};
+use crate::plan::{Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Tensor};
 use crate::schedule::Options;
 use crate::schedule::step::Channel;
 
@@ -62,7 +62,7 @@ fn attend(b: &mut PlanBuilder, fetch: &Fetch, buffers: &[Buffers], r: Rank, t: u
     b.compute(
         r,
         t,
-        OpKind::Attend { q, kv, state, q_block: work.q, kv_block: work.kv, mask: work.mask, init },
+        OpKind::Attend { q: q.into(), kv, state, q_block: work.q, kv_block: work.kv, mask: work.mask, init },
     )
 }
 
@@ -74,14 +74,14 @@ fn send_results(
     t: u32,
     work: &[Option<Work>],
 ) -> Vec<Rank> {
-    let mut sends: Vec<Option<(MessageId, Buf)>> = vec![None; buffers.len()];
-    let mut recvs = sends.clone();
+    let mut sends: Vec<Option<(MessageId, Bufs)>> = vec![None; buffers.len()];
+    let mut recvs: Vec<Option<(MessageId, Buf)>> = vec![None; buffers.len()];
     let mut homes = Vec::new();
     let parity = t as usize % 2;
     for (r, work) in work.iter().enumerate() {
         let Some(Work { task: Task::Help { queries_of }, q, .. }) = *work else { continue };
         let message = b.message(r as Rank, queries_of, Tensor::State, q);
-        sends[r] = Some((message, buffers[r].helped[parity]));
+        sends[r] = Some((message, buffers[r].helped[parity].into()));
         recvs[queries_of as usize] = Some((message, buffers[queries_of as usize].results[parity]));
         homes.push(queries_of);
     }
