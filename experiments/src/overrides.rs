@@ -40,10 +40,10 @@ fn note(source: &mut String, new: BytesPerSec, old: BytesPerSec) {
 mod tests {
     use super::*;
     use crate::presets;
-    use crate::runfile::{Entry, Value, setup_args};
+    use crate::runfile::{Entry, Value, run_args};
 
     fn applied(name: &str, key: &str, rate: &str) -> Result<Cluster> {
-        let args = setup_args(&[Entry { key: key.into(), value: Value::Text(rate.into()) }])?;
+        let args = run_args(&[Entry { key: key.into(), value: Value::Text(rate.into()) }])?.setup;
         let mut cluster = presets::cluster(name)?;
         apply(&args, &mut cluster)?;
         Ok(cluster)

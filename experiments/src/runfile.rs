@@ -8,12 +8,12 @@ mod write;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use ringlab_sim::config::nearest;
 
-use crate::args::SetupArgs;
+use crate::args::{DisturbArgs, SetupArgs};
 use crate::presets;
 use crate::setup::Files;
 
@@ -42,9 +42,20 @@ pub struct Entry {
     pub value: Value,
 }
 
-/// The options of a set-up as clap knows them.
+/// What a run file can say.
+#[derive(Args)]
+pub struct RunArgs {
+    /// What is computed, how, and on what.
+    #[command(flatten)]
+    pub setup: SetupArgs,
+    /// What goes wrong.
+    #[command(flatten)]
+    pub disturb: DisturbArgs,
+}
+
+/// The options of a run file as clap knows them.
 fn options() -> Command {
-    SetupArgs::augment_args(Command::new("ringlab").no_binary_name(true))
+    RunArgs::augment_args(Command::new("ringlab").no_binary_name(true))
 }
 
 fn option<'c>(options: &'c Command, key: &str) -> Option<&'c Arg> {
@@ -100,12 +111,12 @@ pub fn in_order(entries: &mut [Entry]) {
     entries.sort_by_key(place);
 }
 
-/// The set-up that `entries` describe.
-pub fn setup_args(entries: &[Entry]) -> Result<SetupArgs> {
+/// The run that `entries` describe.
+pub fn run_args(entries: &[Entry]) -> Result<RunArgs> {
     let options = options();
     let arguments = entries.iter().map(|e| e.argument(&options)).collect::<Result<Vec<_>>>()?;
     let matches = options.try_get_matches_from(arguments)?;
-    Ok(SetupArgs::from_arg_matches(&matches)?)
+    Ok(RunArgs::from_arg_matches(&matches)?)
 }
 
 /// The process's arguments with those of the run file put in front of the others; `None` where there is no run file.
@@ -120,7 +131,11 @@ pub fn expand(
     let options = options();
     let mut arguments = Vec::new();
     for (entry, span) in read::entries(&label, &text)? {
-        let argument = read::located(&label, &text, span, entry.argument(&options))?;
+        let taken = match matches.try_contains_id(&entry.key) {
+            Ok(_) => entry.argument(&options),
+            Err(_) => Err(anyhow!("`ringlab {name}` does not take `{}`", entry.key)),
+        };
+        let argument = read::located(&label, &text, span, taken)?;
         if matches.value_source(&entry.key) != Some(ValueSource::CommandLine) {
             arguments.push(OsString::from(argument));
         }

@@ -49,15 +49,22 @@ export class Controls {
     const block = 2 ** Number(byId("stripe").value);
     const named = [...document.querySelectorAll("#schedules input:checked")].map((box) => box.value);
     const striped = block > 1 ? `striped:${block}` : "striped";
-    const isAll = block === 1 && named.length === this.choices.schedules.length;
-    const schedule = isAll ? "all" : named.map((name) => (name === "striped" ? striped : name)).join(",");
+    const now = this.scheduleNames();
+    const asNow = (name) => (name === "striped" ? striped : now.find((n) => n.split(":")[0] === name) ?? name);
+    const isAll = block === 1 && named.length === this.choices.schedules.length && !now.some((n) => n.includes(":"));
+    const schedule = isAll ? "all" : named.map(asNow).join(",");
     const show = this.state.show.startsWith("striped") ? { show: striped } : {};
     this.changed({ schedule, ...show });
   }
 
+  /** Each of the state's schedules, with its options. */
+  scheduleNames() {
+    return this.state.schedule === "all" ? this.choices.schedules : this.state.schedule.split(",");
+  }
+
   /** Controls whose value is the state's as it is. */
   bindPlain() {
-    for (const id of ["transport", "route", "dtype", "batch", "cp"]) {
+    for (const id of ["transport", "route", "dtype", "batch"]) {
       byId(id).addEventListener("change", (event) => this.changed({ [id]: event.target.value }));
     }
     for (const id of ["chunks", "prefetch"]) {
@@ -72,7 +79,9 @@ export class Controls {
         this.changed({ pass: radio.value, ...shown });
       });
     }
-    byId("cp-slider").addEventListener("input", (event) => this.changed({ cp: event.target.value }));
+    byId("cp").addEventListener("change", (event) => this.changed(this.withRanks(event.target.value)));
+    byId("cp-slider").addEventListener("input", (event) => this.changed(this.withRanks(event.target.value)));
+    for (const id of ["slow-rank", "slow-factor"]) byId(id).addEventListener("input", () => this.stragglerChanged());
   }
 
   bindOwnText(id) {
@@ -96,7 +105,18 @@ export class Controls {
   withCluster(name) {
     const { gpus } = this.choices.clusters.find((c) => c.name === name) ?? { gpus: Infinity };
     const changes = { link_bandwidth: "", nic_bandwidth: "" };
-    return Number(this.state.cp) > gpus ? { ...changes, cp: String(gpus) } : changes;
+    return Number(this.state.cp) > gpus ? { ...changes, ...this.withRanks(String(gpus)) } : changes;
+  }
+
+  /** Another number of ranks, without a straggler that is none of them. */
+  withRanks(cp) {
+    const gone = this.state.straggler && Number(this.state.straggler.split(":")[0]) >= Number(cp);
+    return gone ? { cp, straggler: "" } : { cp };
+  }
+
+  stragglerChanged() {
+    const factor = Number(byId("slow-factor").value);
+    this.changed({ straggler: factor > 1 ? `${byId("slow-rank").value || 0}:${factor}` : "" });
   }
 
   bindSequence() {
@@ -147,6 +167,7 @@ export class Controls {
     this.showBandwidth("link_bandwidth");
     this.showBandwidth("nic_bandwidth");
     this.showMask();
+    this.showStraggler();
     this.showSchedules();
   }
 
@@ -200,8 +221,18 @@ export class Controls {
     if (detail !== null) setValue(field, detail);
   }
 
+  showStraggler() {
+    const [rank, factor] = this.state.straggler ? this.state.straggler.split(":") : [null, "1"];
+    if (rank !== null) setValue(byId("slow-rank"), rank);
+    byId("slow-rank").max = String(Number(this.state.cp) - 1);
+    setValue(byId("slow-factor"), factor);
+    const text = factor === "1" ? "none" : `rank ${rank} takes ${factor}×`;
+    byId("straggler-value").textContent = text;
+    byId("slow-factor").setAttribute("aria-valuetext", text);
+  }
+
   showSchedules() {
-    const names = this.state.schedule === "all" ? this.choices.schedules : this.state.schedule.split(",");
+    const names = this.scheduleNames();
     for (const box of document.querySelectorAll("#schedules input")) {
       box.checked = names.some((n) => n.split(":")[0] === box.value.split(":")[0]);
     }

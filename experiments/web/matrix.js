@@ -133,7 +133,8 @@ export class Matrix {
   scaleNote() {
     const { side, scale } = this.coverage;
     const real = Number.isInteger(scale) ? tokens(scale) : `about ${Math.round(scale)}`;
-    return scale === 1 ? "Every pair is drawn. The edges show who owns a position."
-      : `Drawn with ${side} positions, one for ${real} tokens. The edges show who owns a position.`;
+    const drawn = scale === 1 ? "Every pair is drawn." : `Drawn with ${side} positions, one for ${real} tokens.`;
+    const heads = this.coverage.heads_divided ? " This is the first head; other ranks compute the others." : "";
+    return `${drawn} The edges show who owns a position.${heads}`;
   }
 }

@@ -4,6 +4,8 @@ import { inkOn, rankColour } from "./palette.js";
 
 const SIZE = 400;
 const CENTRE = SIZE / 2;
+/** A span's queries or keys that are nobody's; below that, those of several ranks. */
+const NOBODY = -1;
 const SVG = "http://www.w3.org/2000/svg";
 
 function shape(tag, attributes, text) {
@@ -20,14 +22,20 @@ export function stepsOf(view) {
   const messages = [];
   for (let i = 0; i < rank.length; i += 1) {
     const kind = view.classes[kinds[i]];
-    if (kind.track === 0 && kv[i] >= 0) {
+    if (kind.track === 0 && kv[i] !== NOBODY) {
       (attends[step[i]] ??= []).push({ rank: rank[i], q: q[i], kv: kv[i], label: view.labels[label[i]] });
     } else if (kind.track === 1) {
-      const message = { from: rank[i], to: peer[i], owner: kv[i] >= 0 ? kv[i] : q[i], isKv: kv[i] >= 0, bytes: moved[i], label: view.labels[label[i]] };
+      const message = { from: rank[i], to: peer[i], owner: kv[i] >= 0 ? kv[i] : Math.max(q[i], 0), isKv: kv[i] !== NOBODY, bytes: moved[i], label: view.labels[label[i]] };
       (messages[Math.max(step[i] - 1, 0)] ??= []).push(message);
     }
   }
   return Array.from(attends, (a, t) => ({ attends: a ?? [], messages: messages[t] ?? [] }));
+}
+
+/** What a rank computes, in a few letters. */
+function shortName({ rank, q, kv }) {
+  if (kv < 0) return "many kv";
+  return q >= 0 && q !== rank ? `q${q}×${kv}` : `kv ${kv}`;
 }
 
 /** Draws the ring in `svg`. */
@@ -65,7 +73,7 @@ export class Ring {
   drawRank(rank, attends) {
     const [x, y] = this.place(rank);
     const first = attends[0];
-    const colour = first ? rankColour(first.kv, this.ranks) : "";
+    const colour = first ? rankColour(first.kv >= 0 ? first.kv : rank, this.ranks) : "";
     const circle = shape("circle", { cx: x, cy: y, r: this.node, class: first ? "ring-rank" : "ring-rank idle" });
     if (first) circle.setAttribute("fill", colour);
     const title = attends.map((a) => a.label).join(", ") || "no attention in this step";
@@ -78,8 +86,7 @@ export class Ring {
     if (ink) name.style.fill = ink;
     this.svg.append(name);
     if (!big) return;
-    const helping = first && first.q !== rank;
-    const what = shape("text", { x, y: y + 10, class: "ring-what" }, !first ? "idle" : helping ? `q${first.q}×${first.kv}` : `kv ${first.kv}`);
+    const what = shape("text", { x, y: y + 10, class: "ring-what" }, first ? shortName(first) : "idle");
     if (ink) what.style.fill = ink;
     this.svg.append(what);
   }
@@ -107,7 +114,7 @@ export class Ring {
   sentence(t) {
     const { attends, messages } = this.steps[t];
     const busy = new Set(attends.map((a) => a.rank)).size;
-    const helpers = new Set(attends.filter((a) => a.q !== a.rank).map((a) => a.rank)).size;
+    const helpers = new Set(attends.filter((a) => a.q >= 0 && a.q !== a.rank).map((a) => a.rank)).size;
     const moved = messages.reduce((sum, m) => sum + m.bytes, 0);
     const parts = [`Step ${t}: ${busy} of ${count(this.ranks, "rank")} ${busy === 1 ? "computes" : "compute"}`];
     if (helpers > 0) parts.push(`${helpers} of them for another rank`);

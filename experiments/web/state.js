@@ -3,7 +3,7 @@
 /** What the page starts from; the run file's defaults with padding, so that every length and degree can be tried. */
 export const DEFAULTS = Object.freeze({
   cluster: "dgx-h100", link_bandwidth: "", nic_bandwidth: "", model: "llama-3-8b",
-  seq: "128Ki", mask: "", batch: "1", pad: true, dtype: "bf16", cp: "8", schedule: "all",
+  straggler: "", seq: "128Ki", mask: "", batch: "1", pad: true, dtype: "bf16", cp: "8", schedule: "ring,zigzag,striped,dist-flash",
   pass: "forward", transport: "copy-engine", route: "neighbour", chunks: "1", prefetch: "1", needed_only: false,
   show: "zigzag", shown_pass: "forward",
 });

@@ -167,9 +167,9 @@ class Timeline {
   }
 
   inscribe(context, i, left, right, y) {
-    const { q, kv, rank, class: kinds } = this.view.spans;
-    if (kv[i] < 0 || q[i] < 0) return;
-    const texts = [`q${q[i]} × kv${kv[i]}`, q[i] === rank[i] ? `kv${kv[i]}` : `q${q[i]}`];
+    const { q, kv, rank, class: kinds, label } = this.view.spans;
+    const texts = [this.view.labels[label[i]].replace(" masked", "").replace(" x ", " × ")];
+    if (kv[i] >= 0 && q[i] >= 0) texts.push(q[i] === rank[i] ? `kv${kv[i]}` : `q${q[i]}`);
     const [from, to] = [Math.max(left, GUTTER), Math.min(right, this.width)];
     const text = texts.find((t) => context.measureText(t).width < to - from - 8);
     if (!text) return;

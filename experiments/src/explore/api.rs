@@ -162,8 +162,8 @@ pub async fn simulate(
 fn answer(question: &Question) -> Result<Vec<u8>> {
     let start = Instant::now();
     let mut entries = entries(&question.run)?;
-    let args = runfile::setup_args(&entries)?;
-    let setup = Setup::resolve(&args, DEFAULT_SEQ, Files::Refused)?;
+    let args = runfile::run_args(&entries)?;
+    let setup = Setup::resolve(&args.setup, DEFAULT_SEQ, Files::Refused)?.disturbed(args.disturb.repeats()?);
     limits::check(&setup)?;
     let prediction = Prediction::of(&setup, true)?;
     let chosen = prediction.simulated.iter().position(|s| s.schedule.to_string() == question.show);

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::{Heads, OpKind, Plan};
+use ringlab_sim::plan::{OpKind, Plan};
 use ringlab_sim::problem::{Pass, Problem};
 use ringlab_sim::schedule::{self, Options, Schedule};
 use serde::Serialize;
@@ -32,6 +32,8 @@ pub struct Coverage {
     step: Vec<i32>,
     /// The rank that owns each position.
     owner: Vec<u32>,
+    /// Whether other ranks compute the other heads.
+    heads_divided: bool,
 }
 
 /// The matrix of `schedule`, `None` for more ranks or documents than can be shown.
@@ -91,6 +93,7 @@ impl Coverage {
     fn of(plan: &Plan, side: u64, scale: f64) -> Self {
         let cells = (side * side) as usize;
         let (mut rank, mut step) = (vec![-1; cells], vec![-1; cells]);
+        let mut heads_divided = false;
         for (r, program) in plan.programs.iter().enumerate() {
             for op in &program.ops {
                 let (OpKind::Attend { q_block, kv_block, mask, .. }
@@ -99,7 +102,8 @@ impl Coverage {
                     continue;
                 };
                 let (q_block, kv_block, mask) = (plan.block(q_block), plan.block(kv_block), plan.mask(mask));
-                if !matches!(q_block.heads, Heads { first: 0, .. }) {
+                if q_block.heads.first > 0 {
+                    heads_divided = true;
                     continue;
                 }
                 for q in q_block.tokens.iter() {
@@ -111,7 +115,7 @@ impl Coverage {
             }
         }
         let owner = (0..side).filter_map(|position| plan.layout.locate(position)).map(|(rank, _)| rank);
-        Self { side, scale, rank, step, owner: owner.collect() }
+        Self { side, scale, rank, step, owner: owner.collect(), heads_divided }
     }
 }
 

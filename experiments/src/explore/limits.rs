@@ -16,7 +16,7 @@ pub const DOCUMENTS: usize = 1024;
 /// Sequences in a batch.
 pub const BATCH: u32 = 64;
 /// Schedules.
-pub const SCHEDULES: usize = 8;
+pub const SCHEDULES: usize = 16;
 /// Operations of all plans.
 pub const OPERATIONS: u64 = 2_000_000;
 
@@ -40,11 +40,12 @@ pub fn check(setup: &Setup) -> Result<()> {
 }
 
 /// Operations that the plans will have, roughly: every rank sees every other's keys, and a transfer is two operations
-/// for each chunk.
+/// for each chunk. A disturbed run repeats all of it, and its median once more.
 fn operations(setup: &Setup) -> u64 {
     let ranks = u64::from(setup.cp);
     let passes = setup.passes.len() as u64;
     let each = ranks * ranks * (1 + 2 * u64::from(setup.chunks()));
     let plans = setup.schedules.len() as u64 + u64::from(!setup.schedules.contains(&Schedule::Ring));
-    each * passes * plans
+    let repeats = setup.repeats.as_ref().map_or(1, |r| u64::from(r.count) + 1);
+    each * passes * plans * repeats
 }

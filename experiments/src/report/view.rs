@@ -65,7 +65,7 @@ pub struct Columns {
     flops: Vec<f64>,
     /// Index into the labels.
     label: Vec<u32>,
-    /// Whose queries, keys and values, first owner; -1 for none.
+    /// Whose queries, keys and values; -1 for nobody's, -2 for several ranks'.
     q: Vec<i64>,
     kv: Vec<i64>,
     /// The other end of a message; -1 for none.
@@ -138,7 +138,11 @@ impl Columns {
     }
 
     fn push(&mut self, plan: &Plan, span: &Span, class: Class, label: u32) {
-        let owner = |block: BlockId| plan.block(block).slots.first().map_or(-1, |s| i64::from(s.rank));
+        let owner = |block: BlockId| match &plan.block(block).slots[..] {
+            [] => -1,
+            [first, rest @ ..] if rest.iter().all(|s| s.rank == first.rank) => i64::from(first.rank),
+            _ => -2,
+        };
         let (mut q, mut kv, mut peer) = (-1, -1, -1);
         match plan.programs[span.rank as usize].ops[span.op as usize].kind {
             OpKind::Attend { q_block, kv_block, .. } | OpKind::AttendBackward { q_block, kv_block, .. } => {

@@ -15,7 +15,7 @@ fn read(toml: &str) -> Result<Vec<Entry>> {
 }
 
 fn error_of(toml: &str) -> String {
-    let result = read(toml).and_then(|entries| setup_args(&entries).map(|_| ()));
+    let result = read(toml).and_then(|entries| run_args(&entries).map(|_| ()));
     format!("{:#}", result.unwrap_err())
 }
 
@@ -42,7 +42,7 @@ fn a_file_in_the_file_keeps_its_meaning_and_its_line_numbers() {
     let toml = to_toml(&[text("seq", "1Ki"), text("model", &wrong)]);
     let expected = toml.lines().position(|l| l.starts_with("layers")).unwrap() + 1;
     assert_eq!(expected, line + 4, "a comment, seq and the opening come before");
-    let args = setup_args(&read(&toml).unwrap()).unwrap();
+    let args = run_args(&read(&toml).unwrap()).unwrap().setup;
     let error = format!("{:#}", Setup::new(&args, DEFAULT_SEQ).err().unwrap());
     assert!(error.contains(&format!("--> --model:{expected}:10")), "{error}");
 

@@ -4,6 +4,9 @@ import { readFileSync } from "node:fs";
 import path from "node:path";
 import { agrees, change, settled, shownRows } from "./harness.mjs";
 
+/** The schedules that the page starts with. */
+const FOUR = ["--schedule", "ring,zigzag,striped,dist-flash"];
+
 async function assertShows(page, rows) {
   const shown = await shownRows(page);
   assert.deepEqual(Object.keys(shown), rows.map((row) => row.schedule));
@@ -18,18 +21,18 @@ async function assertShows(page, rows) {
 
 export async function sliders_show_the_command_lines_numbers(harness) {
   const page = await harness.explore();
-  await assertShows(page, harness.simulate("--pad"));
+  await assertShows(page, harness.simulate(...FOUR, "--pad"));
   await change(page, () => page.locator("#seq-slider").press("ArrowRight"));
-  await assertShows(page, harness.simulate("--pad", "--seq", "256Ki"));
+  await assertShows(page, harness.simulate(...FOUR, "--pad", "--seq", "256Ki"));
   await change(page, () => page.locator("#cp-slider").fill("5"));
-  await assertShows(page, harness.simulate("--pad", "--seq", "256Ki", "--cp", "5"));
+  await assertShows(page, harness.simulate(...FOUR, "--pad", "--seq", "256Ki", "--cp", "5"));
   await change(page, () => page.locator("#link_bandwidth").fill("4"));
   const rate = await page.locator("#link_bandwidth-value").textContent();
   assert.equal(rate, "2 GB/s");
-  await assertShows(page, harness.simulate("--pad", "--seq", "256Ki", "--cp", "5", "--link-bandwidth", rate));
+  await assertShows(page, harness.simulate(...FOUR, "--pad", "--seq", "256Ki", "--cp", "5", "--link-bandwidth", rate));
   await change(page, () => page.locator("#link_bandwidth-reset").click());
   await change(page, () => page.getByText("Both", { exact: true }).click());
-  await assertShows(page, harness.simulate("--pad", "--seq", "256Ki", "--cp", "5", "--pass", "forward+backward"));
+  await assertShows(page, harness.simulate(...FOUR, "--pad", "--seq", "256Ki", "--cp", "5", "--pass", "forward+backward"));
 }
 
 export async function every_control_reaches_the_command(harness) {
@@ -47,6 +50,7 @@ export async function every_control_reaches_the_command(harness) {
     () => page.locator("#route").selectOption("direct"),
     () => page.locator("#chunks").fill("2"),
     () => page.locator("#prefetch").fill("2"),
+    () => page.locator("#slow-rank").fill("3").then(() => page.locator("#slow-factor").fill("1.5")),
     () => page.locator("#dtype").selectOption("fp16"),
     () => page.locator("#batch").fill("2").then(() => page.locator("#batch").press("Tab")),
     () => page.locator("#needed_only").check(),
@@ -57,7 +61,9 @@ export async function every_control_reaches_the_command(harness) {
   const command = await page.locator("#command").textContent();
   assert.equal(command, "ringlab simulate --cluster h100-2x8-rail --nic-bandwidth '4 GB/s' --model qwen2.5-7b --seq 128Ki "
     + "--mask window:16Ki --batch 2 --dtype fp16 --schedule zigzag,striped:64,dist-flash --pass backward --transport nccl "
-    + "--route direct --chunks 2 --prefetch 2 --needed-only");
+    + "--route direct --chunks 2 --prefetch 2 --needed-only --straggler 3:1.5");
+  const words = command.replaceAll("'4 GB/s'", "4GB/s").split(" ").slice(2);
+  await assertShows(page, harness.simulate(...words.map((word) => (word === "4GB/s" ? "4 GB/s" : word))));
 }
 
 export async function a_link_reproduces_the_page(harness) {
@@ -111,7 +117,7 @@ export async function mistakes_are_explained_and_undone(harness) {
   harness.complaints = harness.complaints.filter((c) => !c.includes("status of 400"));
   await change(page, () => page.locator("#mask").selectOption("full"));
   assert.match(await page.locator("#remarks").textContent(), /dist-flash.*causal masks only/);
-  await assertShows(page, harness.simulate("--pad", "--mask", "full"));
+  await assertShows(page, harness.simulate("--schedule", "ring,zigzag,striped", "--pad", "--mask", "full"));
 }
 
 export async function the_keyboard_suffices(harness) {

@@ -87,6 +87,7 @@ fn too_much_is_refused_at_once() {
         (json!({ "mask": documents }), "documents"),
         (json!({ "batch": 2000 }), "batch"),
         (json!({ "cluster": "h100-32x8-rail", "cp": 256, "chunks": 64 }), "operations"),
+        (json!({ "jitter": "3%", "repeats": 100_000 }), "operations"),
     ];
     for (run, what) in cases {
         let start = Instant::now();

@@ -16,6 +16,8 @@ fn setups() -> Vec<Value> {
         json!({ "cluster": "h100-2x8-rail", "cp": 16, "pass": "forward+backward", "transport": "nccl", "chunks": 2 }),
         json!({ "mask": "window:4Ki+docs:30000,90000,11072", "pad": true, "link_bandwidth": "25 GB/s" }),
         json!({ "mask": "full", "route": "direct", "prefetch": 3, "dtype": "fp16", "needed_only": true }),
+        json!({ "straggler": "3:1.5", "slow_link": "0-1:4", "jitter": "3%", "repeats": 5, "seed": 7 }),
+        json!({ "schedule": "usp:2x4,ulysses,all-gather", "straggler": "any:1.2", "repeats": 3 }),
         json!({ "model": model, "schedule": ["zigzag"], "pass": "backward" }),
     ]
 }
@@ -107,6 +109,13 @@ fn options_on_the_command_line_win_over_the_run_file() {
     assert_eq!(first(&["--schedule", "striped", "--seq=32Ki"]), (4, 32 << 10, 1));
     let odd = ringlab(folder.path(), &["simulate", "--run", "run.toml", "--cp", "7", "--pad=false"]);
     assert_eq!(odd.status.code(), Some(2), "the length does not divide without padding");
+    fs::write(folder.path().join("slow.toml"), "cp = 4\nstraggler = \"1:2\"\n").unwrap();
+    let slow = ringlab(folder.path(), &["check", "--run", "slow.toml"]);
+    let error = String::from_utf8(slow.stderr).unwrap();
+    assert!(
+        error.contains("`ringlab check` does not take `straggler`") && error.contains("slow.toml:2:13"),
+        "{error}"
+    );
     for command in ["check", "layout"] {
         let output = ringlab(folder.path(), &[command, "--run", "run.toml", "--format", "json"]);
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -131,7 +140,17 @@ fn a_wrong_run_file_is_shown_at_its_place() {
 #[test]
 fn a_report_is_one_file_with_the_same_figures() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["simulate", "--pass", "forward+backward", "--report", "r.html", "--format", "json"];
+    let args = [
+        "simulate",
+        "--schedule",
+        "ring,zigzag,ulysses,usp",
+        "--pass",
+        "forward+backward",
+        "--report",
+        "r.html",
+        "--format",
+        "json",
+    ];
     let result = json_of(folder.path(), &args);
     let page = fs::read_to_string(folder.path().join("r.html")).unwrap();
     let values = page.split("data-value=\"").skip(1).filter_map(|t| t.split('"').next()?.parse::<f64>().ok());

@@ -1,10 +1,10 @@
 use super::*;
-use crate::runfile::{Entry, Value, setup_args};
+use crate::runfile::{Entry, Value, run_args};
 use crate::setup::Files;
 
 fn setup(cp: &str, mask: &str) -> Setup {
     let entry = |key: &str, text: &str| Entry { key: key.into(), value: Value::Text(text.into()) };
-    let args = setup_args(&[entry("cp", cp), entry("mask", mask)]).unwrap();
+    let args = run_args(&[entry("cp", cp), entry("mask", mask)]).unwrap().setup;
     Setup::resolve(&args, 1 << 17, Files::Refused).unwrap()
 }
 
