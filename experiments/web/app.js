@@ -48,7 +48,7 @@ function show(answer, began) {
   byId("error").hidden = true;
   byId("results").classList.remove("stale");
   byId("results").hidden = false;
-  showHeadline(answer);
+  showHeadline(answer, state.straggler);
   showSchedules(answer, (schedule) => change({ show: schedule }));
   detail.show(answer);
   showAssumptions(answer);

@@ -6,6 +6,7 @@ const SIZE = 400;
 const CENTRE = SIZE / 2;
 /** A span's queries or keys that are nobody's; below that, those of several ranks. */
 const NOBODY = -1;
+const MOST_ARROWS = 300;
 const SVG = "http://www.w3.org/2000/svg";
 
 function shape(tag, attributes, text) {
@@ -30,6 +31,12 @@ export function stepsOf(view) {
     }
   }
   return Array.from(attends, (a, t) => ({ attends: a ?? [], messages: messages[t] ?? [] }));
+}
+
+/** One message for each pair of ranks; none where there are too many arrows to tell apart. */
+function distinct(messages) {
+  const pairs = new Map(messages.map((message) => [`${message.from} ${message.to}`, message]));
+  return pairs.size <= MOST_ARROWS ? [...pairs.values()] : [];
 }
 
 /** What a rank computes, in a few letters. */
@@ -62,7 +69,7 @@ export class Ring {
     const { attends, messages } = this.steps[t];
     this.svg.replaceChildren();
     this.svg.append(shape("circle", { cx: CENTRE, cy: CENTRE, r: this.radius, class: "ring-track" }));
-    for (const message of messages) this.drawMessage(message, progress);
+    for (const message of distinct(messages)) this.drawMessage(message, progress);
     for (let rank = 0; rank < this.ranks; rank += 1) this.drawRank(rank, attends.filter((a) => a.rank === rank));
     this.svg.append(
       shape("text", { x: CENTRE, y: CENTRE - (this.ranks > 1 ? 10 : 70), class: "ring-step" }, `step ${t}`),

@@ -17,7 +17,7 @@ const COLUMNS = [
 ];
 
 /** The heading: what was simulated and who wins. */
-export function showHeadline(answer) {
+export function showHeadline(answer, straggler) {
   const rows = answer.prediction.results;
   const best = rows.reduce((a, b) => (b.makespan_s < a.makespan_s ? b : a));
   byId("title").textContent = answer.title.replace(", one attention layer", "");
@@ -31,7 +31,9 @@ export function showHeadline(answer) {
     facts.push(`${times(gain)} the speed of ring, where balance alone allows ${times(bound)}`);
   }
   byId("finding").textContent = `${facts.join(", ")}.`;
-  byId("setup").textContent = `${answer.heads} · ${answer.prediction.cluster}, ${count(answer.gpus, "GPU")}: ${answer.device}`;
+  const [rank, factor] = straggler.split(":");
+  const slow = straggler ? ` · rank ${rank} takes ${factor}×` : "";
+  byId("setup").textContent = `${answer.heads} · ${answer.prediction.cluster}, ${count(answer.gpus, "GPU")}: ${answer.device}${slow}`;
 }
 
 /** The table of schedules; `choose` is called with the name of the one that a user wants to see. */
