@@ -16,7 +16,7 @@ pub const DOCUMENTS: usize = 1024;
 /// Sequences in a batch.
 pub const BATCH: u32 = 64;
 /// Schedules.
-pub const SCHEDULES: usize = 8;
+pub const SCHEDULES: usize = 16;
 /// Operations of all plans.
 pub const OPERATIONS: u64 = 2_000_000;
 
