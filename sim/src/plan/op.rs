@@ -221,6 +221,6 @@ pub struct Op {
     pub group: u32,
     /// The schedule's step t that it belongs to.
     pub step: u32,
-    /// For each lane, the last operation there that must have ended before this one starts; [`NO_OP`] for none.
+    /// For each lane, the last operation there that must have ended before this one starts; [`super::NO_OP`] for none.
     pub waits: [OpId; LANES],
 }
