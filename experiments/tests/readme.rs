@@ -21,7 +21,8 @@ fn block(text: &str) -> Vec<String> {
         Some((head, tail)) if tail.trim().ends_with(" ms") => head.trim_end().to_owned(),
         _ => line.trim_end().to_owned(),
     };
-    text.lines().filter(|l| !l.trim().is_empty()).map(|l| without_time(l).trim().to_owned()).collect()
+    let lines = text.lines().filter(|l| !l.trim().is_empty() && !l.contains('─'));
+    lines.map(|l| without_time(l).split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 fn assert_shown(args: &[&str]) {

@@ -105,7 +105,7 @@ impl Class {
         }
     }
 
-    /// What it is painted with: a colour or a pattern of [`patterns`].
+    /// What it is painted with: a colour or a pattern of `patterns`.
     pub fn paint(self) -> &'static str {
         match self {
             Self::OwnMasked => "url(#own-masked)",

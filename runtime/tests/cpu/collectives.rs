@@ -1,6 +1,8 @@
 //! Schedules that exchange by collectives equal the f64 reference: every mask, grouping of heads and number of ranks that
 //! they can take.
 
+#![allow(clippy::single_match_else, reason = "what is refused comes first")]
+
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;

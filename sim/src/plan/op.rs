@@ -38,7 +38,7 @@ pub enum OpKind {
         q_block: BlockId,
         /// Keys.
         kv_block: BlockId,
-        /// What `dkv` covers: buffer i holds part i of it, by [`part_of`].
+        /// What `dkv` covers: buffer i holds part i of it, by [`super::part_of`].
         dkv_block: BlockId,
         /// Which pairs.
         mask: MaskId,
@@ -117,7 +117,7 @@ pub enum Projection {
     Output {
         /// o and lse of the rank's heads.
         out: Buf,
-        /// Written: buffer i is part i of `hidden`, by [`part_of`].
+        /// Written: buffer i is part i of `hidden`, by [`super::part_of`].
         parts: Bufs,
         /// Tokens, with all heads.
         hidden: BlockId,
@@ -128,7 +128,7 @@ pub enum Projection {
         dq: Buf,
         /// dk and dv of them, by the same attention call.
         dkv: Buf,
-        /// Written: buffer i is part i of `hidden`, by [`part_of`].
+        /// Written: buffer i is part i of `hidden`, by [`super::part_of`].
         parts: Bufs,
         /// Tokens, with all heads.
         hidden: BlockId,
@@ -221,6 +221,6 @@ pub struct Op {
     pub group: u32,
     /// The schedule's step t that it belongs to.
     pub step: u32,
-    /// For each lane, the last operation there that must have ended before this one starts; [`NO_OP`] for none.
+    /// For each lane, the last operation there that must have ended before this one starts; [`super::NO_OP`] for none.
     pub waits: [OpId; LANES],
 }
