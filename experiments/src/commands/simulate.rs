@@ -41,7 +41,8 @@ fn write_files(args: &SimulateArgs, setup: &Setup, prediction: &Prediction) -> R
         figures::spans(path, &runs)?;
     }
     if let Some(path) = &args.report {
-        let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+        let arguments = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned());
+        let command: Vec<String> = std::iter::once("ringlab".to_owned()).chain(arguments).collect();
         output::write_file(path, report::render(setup, prediction, &command).as_bytes())?;
     }
     Ok(())
