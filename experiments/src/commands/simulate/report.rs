@@ -91,7 +91,7 @@ fn figures(rows: &[Row]) -> Table {
 }
 
 fn seconds(s: f64) -> Cell {
-    Cell::number(s, SimTime::from_secs_f64(s).to_string())
+    Cell::number(s, if s == 0.0 { "0".to_owned() } else { SimTime::from_secs_f64(s).to_string() })
 }
 
 fn ratio(ratio: Option<f64>) -> Cell {
