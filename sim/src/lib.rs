@@ -6,6 +6,7 @@ pub mod config;
 pub mod cost;
 pub mod disturb;
 pub mod engine;
+pub mod interval;
 pub mod layout;
 pub mod mask;
 pub mod metrics;

@@ -4,6 +4,7 @@
 //! layout of the TOML form, so a serialised cluster reads back as itself.
 
 mod assumption;
+mod calibration;
 mod kernel;
 mod read;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use super::field::Source;
 use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 pub use assumption::Assumption;
+pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
 pub use kernel::{Dtype, Grid, KernelRow, NoKernel, Pass};
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
@@ -42,6 +44,9 @@ pub struct Cluster {
     pub network: Option<Network>,
     /// What attention kernels reach, one row for each head dimension, element type and pass.
     pub kernels: Vec<KernelRow>,
+    /// Where and how well the constants were measured; a datasheet cluster has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
 }
 
 /// One GPU by its datasheet, and what plain kernels reach on it.
@@ -291,4 +296,12 @@ impl Cluster {
     fn kernel_names(&self) -> String {
         self.kernels.iter().map(KernelRow::title).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// An H200 node as TOML for tests, with `more` behind it.
+#[cfg(test)]
+pub(crate) fn test_text(more: &str) -> String {
+    let preset = include_str!("../../../experiments/presets/clusters/hgx-h200.toml");
+    let host = "[host]\nkernel_launch = \"3 us\"\ncopy_launch = \"3 us\"\nnccl_launch = \"19 us\"\nsource = \"test\"";
+    format!("{preset}\n{host}\n{more}\n")
 }

@@ -62,6 +62,7 @@ pub fn ideal(gpus: u32) -> Cluster {
         fabric: fabric(FabricTopology::Nvswitch { link_bandwidth: FREE }, free(), free()),
         network: None,
         kernels: kernels.to_vec(),
+        calibration: None,
     }
 }
 

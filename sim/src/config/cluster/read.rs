@@ -1,8 +1,8 @@
 //! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
 
 use super::{
-    Cluster, Device, Dtype, Fabric, FabricTopology, Host, KernelRow, Network, NetworkTopology, Peak, Reached,
-    Transport,
+    Calibration, Cluster, Device, Dtype, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
+    NetworkTopology, Peak, Quantity, Reached, Transport, Uncertainty,
 };
 use toml::de::DeTable;
 
@@ -27,6 +27,7 @@ const CLUSTER: Keys = &[
     ("fabric", "[fabric]"),
     ("network", "[network]"),
     ("kernels", "[[kernels]]"),
+    ("calibration", "[calibration]"),
 ];
 const DEVICE: Keys = &[
     ("name", "\"H100 SXM5 80GB\""),
@@ -89,6 +90,15 @@ const KERNEL: Keys = &[
     ("grid", "\"persistent\""),
     SOURCE,
 ];
+const CALIBRATION: Keys = &[
+    ("device", "\"NVIDIA H200\""),
+    ("devices", "2"),
+    ("versions", "\"driver 580.159, CUDA 13.0\""),
+    ("date", "\"2026-11-30\""),
+    ("spreads", "[[calibration.spreads]]"),
+];
+const UNCERTAINTY: Keys =
+    &[("of", "\"fabric.copy.bandwidth\""), ("spread", "0.01"), ("residual", "0.02"), ("samples", "9")];
 
 /// Most GPUs of a cluster.
 const GPUS: u32 = 1 << 16;
@@ -132,6 +142,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         }
     };
     let kernels = kernels(&root, &device)?;
+    let calibration = root.optional_section("calibration", CALIBRATION)?;
     Ok(Cluster {
         name: root.required("name")?.text()?,
         source: root.required("source")?.text()?,
@@ -141,6 +152,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         host: host(&root.section("host", HOST)?)?,
         fabric,
         network,
+        calibration: calibration.map(|section| calibrated(&section, &kernels)).transpose()?,
         kernels,
     })
 }
@@ -335,5 +347,36 @@ fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, Confi
         epilogue: section.required("epilogue")?.amount()?,
         grid: section.required("grid")?.keyword()?,
         source: section.required("source")?.text()?,
+    })
+}
+
+fn calibrated(section: &Section<'_, '_>, kernels: &[KernelRow]) -> Result<Calibration, ConfigError> {
+    let spreads = section.sections("spreads", UNCERTAINTY)?;
+    Ok(Calibration {
+        device: section.required("device")?.text()?,
+        devices: section.required("devices")?.small_count(1..=GPUS)?,
+        versions: section.required("versions")?.text()?,
+        date: section.required("date")?.text()?,
+        spreads: spreads.iter().map(|spread| uncertainty(spread, kernels)).collect::<Result<_, _>>()?,
+    })
+}
+
+fn uncertainty(section: &Section<'_, '_>, kernels: &[KernelRow]) -> Result<Uncertainty, ConfigError> {
+    let field = section.required("of")?;
+    let name = field.text()?;
+    let Some(of) = Quantity::from_name(&name) else {
+        let error = field.error(format!("`{}` is \"{}\", which no calibration measures", field.path, name));
+        return Err(error.with_hint("such as \"fabric.copy.bandwidth\" or \"kernels.forward.bf16.128.rate\""));
+    };
+    if let Quantity::Kernel(id, _) = of
+        && !kernels.iter().any(|row| KernelId::from(row) == id)
+    {
+        return Err(field.error(format!("`{}` is of a kernel that is not in the table", field.path)));
+    }
+    Ok(Uncertainty {
+        of,
+        spread: section.required("spread")?.real(0.0..=1.0)?,
+        residual: section.required("residual")?.real(0.0..=1.0)?,
+        samples: section.required("samples")?.small_count(1..=u32::MAX)?,
     })
 }

@@ -1,0 +1,249 @@
+//! How well the constants of a measured cluster are known, and on which machine they were measured.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::{Cluster, Dtype, KernelRow, Pass};
+use crate::config::field::Keyword;
+use crate::units::{BytesPerSec, FlopsPerSec, SimTime};
+
+/// The machine that a cluster's constants were measured on, and their uncertainty.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibration {
+    /// The device as its driver names it, or the processor.
+    pub device: String,
+    /// Devices (or threads) that were measured together.
+    pub devices: u32,
+    /// Driver and library versions.
+    pub versions: String,
+    /// When, as an ISO date.
+    pub date: String,
+    /// The measured constants; what is not listed is known from elsewhere and counts as exact.
+    pub spreads: Vec<Uncertainty>,
+}
+
+/// Standard uncertainty of one constant, relative to its value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Uncertainty {
+    /// Which constant.
+    pub of: Quantity,
+    /// Standard deviation of the repeats, over their median.
+    pub spread: f64,
+    /// Root mean square of the relative residuals of the fit that gave the constant; zero if it was measured directly.
+    pub residual: f64,
+    /// Measured points that went into it.
+    pub samples: u32,
+}
+
+impl Uncertainty {
+    /// Spread and residual together: `sqrt(spread^2 + residual^2)`.
+    pub fn relative(&self) -> f64 {
+        self.spread.hypot(self.residual)
+    }
+}
+
+/// A constant that a calibration measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// `device.reached.hbm`.
+    Hbm,
+    /// `host.kernel_launch`.
+    KernelLaunch,
+    /// `host.copy_launch`.
+    CopyLaunch,
+    /// `host.nccl_launch`.
+    NcclLaunch,
+    /// `fabric.copy.bandwidth`.
+    CopyBandwidth,
+    /// `fabric.copy.latency`.
+    CopyLatency,
+    /// `fabric.nccl.bandwidth`.
+    NcclBandwidth,
+    /// `fabric.nccl.latency`.
+    NcclLatency,
+    /// A figure of one attention kernel: `kernels.forward.bf16.128.rate`.
+    Kernel(KernelId, KernelFigure),
+    /// Everything at once: `model`. What whole plans that are no part of a validation missed by.
+    Model,
+}
+
+/// Which row of the kernel table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelId {
+    /// Forward or backward.
+    pub pass: Pass,
+    /// Type of Q, K and V.
+    pub dtype: Dtype,
+    /// Head dimension of the row.
+    pub head_dim: u32,
+}
+
+impl From<&KernelRow> for KernelId {
+    fn from(row: &KernelRow) -> Self {
+        Self { pass: row.pass, dtype: row.dtype, head_dim: row.head_dim }
+    }
+}
+
+/// Which figure of a kernel's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelFigure {
+    /// `rate`.
+    Rate,
+    /// `prologue` and `epilogue` together.
+    Fixed,
+    /// `partial_tile_cost`.
+    Partial,
+}
+
+impl Keyword for KernelFigure {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("rate", Self::Rate), ("fixed", Self::Fixed), ("partial_tile_cost", Self::Partial)];
+}
+
+const NAMES: &[(&str, Quantity)] = &[
+    ("device.reached.hbm", Quantity::Hbm),
+    ("host.kernel_launch", Quantity::KernelLaunch),
+    ("host.copy_launch", Quantity::CopyLaunch),
+    ("host.nccl_launch", Quantity::NcclLaunch),
+    ("fabric.copy.bandwidth", Quantity::CopyBandwidth),
+    ("fabric.copy.latency", Quantity::CopyLatency),
+    ("fabric.nccl.bandwidth", Quantity::NcclBandwidth),
+    ("fabric.nccl.latency", Quantity::NcclLatency),
+    ("model", Quantity::Model),
+];
+
+impl Quantity {
+    /// The quantity called `name`, as [`Quantity`]'s variants list them.
+    pub fn from_name(name: &str) -> Option<Self> {
+        if let Some((_, quantity)) = NAMES.iter().find(|(known, _)| *known == name) {
+            return Some(*quantity);
+        }
+        let mut parts = name.strip_prefix("kernels.")?.split('.');
+        let id = KernelId {
+            pass: Pass::from_name(parts.next()?)?,
+            dtype: Dtype::from_name(parts.next()?)?,
+            head_dim: parts.next()?.parse().ok()?,
+        };
+        let figure = KernelFigure::from_name(parts.next()?)?;
+        parts.next().is_none().then_some(Self::Kernel(id, figure))
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel(KernelId { pass, dtype, head_dim }, figure) => {
+                write!(f, "kernels.{}.{}.{head_dim}.{}", pass.name(), dtype.name(), figure.name())
+            }
+            plain => f.write_str(NAMES.iter().find(|(_, q)| q == plain).map_or("", |(name, _)| name)),
+        }
+    }
+}
+
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Cluster {
+    /// This cluster with one constant `factor` times as large; [`Quantity::Model`] has no constant and changes nothing.
+    pub fn scaled(&self, quantity: Quantity, factor: f64) -> Self {
+        let mut cluster = self.clone();
+        let bytes = |rate: &mut BytesPerSec| *rate = *rate * factor;
+        let time = |t: &mut SimTime| *t = SimTime::from_secs_f64(t.as_secs_f64() * factor);
+        match quantity {
+            Quantity::Hbm => bytes(&mut cluster.device.reached.hbm),
+            Quantity::KernelLaunch => time(&mut cluster.host.kernel_launch),
+            Quantity::CopyLaunch => time(&mut cluster.host.copy_launch),
+            Quantity::NcclLaunch => time(&mut cluster.host.nccl_launch),
+            Quantity::CopyBandwidth => bytes(&mut cluster.fabric.copy.bandwidth),
+            Quantity::CopyLatency => time(&mut cluster.fabric.copy.latency),
+            Quantity::NcclBandwidth => bytes(&mut cluster.fabric.nccl.bandwidth),
+            Quantity::NcclLatency => time(&mut cluster.fabric.nccl.latency),
+            Quantity::Kernel(id, figure) => {
+                for row in cluster.kernels.iter_mut().filter(|row| KernelId::from(&**row) == id) {
+                    match figure {
+                        KernelFigure::Rate => row.rate = FlopsPerSec(row.rate.0 * factor),
+                        KernelFigure::Fixed => {
+                            time(&mut row.prologue);
+                            time(&mut row.epilogue);
+                        }
+                        KernelFigure::Partial => row.partial_tile_cost *= factor,
+                    }
+                }
+            }
+            Quantity::Model => {}
+        }
+        cluster
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_text;
+    use super::*;
+
+    /// The preset with these uncertainties as TOML.
+    fn text(spreads: &str) -> String {
+        let calibration =
+            "[calibration]\ndevice = \"NVIDIA H200\"\ndevices = 2\nversions = \"driver 580.159\"\n";
+        test_text(&format!("{calibration}date = \"2026-11-30\"\nspreads = [{spreads}]\n"))
+    }
+
+    #[test]
+    fn a_calibration_reads_back_as_it_was_written() {
+        let written = text(
+            r#"{ of = "kernels.forward.bf16.128.rate", spread = 0.004, residual = 0.003, samples = 12 },
+               { of = "fabric.copy.latency", spread = 0.1, residual = 0.0, samples = 5 }"#,
+        );
+        let cluster = Cluster::parse("test", &written).unwrap();
+        let spreads = &cluster.calibration.as_ref().unwrap().spreads;
+        assert_eq!(spreads[1].of, Quantity::CopyLatency);
+        assert!((spreads[0].relative() - 0.005).abs() < 1e-12);
+        assert_eq!(Cluster::parse("again", &cluster.to_toml()).unwrap(), cluster);
+    }
+
+    #[test]
+    fn unknown_constants_and_kernels_are_refused_where_they_stand() {
+        let spread =
+            |of: &str| text(&format!("{{ of = \"{of}\", spread = 0.1, residual = 0.1, samples = 1 }}"));
+        let error = |of| Cluster::parse("c.toml", &spread(of)).unwrap_err().to_string();
+        assert!(
+            error("fabric.copy.speed").contains("no calibration measures"),
+            "{}",
+            error("fabric.copy.speed")
+        );
+        let missing = "kernels.forward.bf16.32.rate";
+        assert!(error(missing).contains("not in the table"), "{}", error(missing));
+    }
+
+    #[test]
+    fn every_name_names_one_quantity() {
+        let id = KernelId { pass: Pass::Backward, dtype: Dtype::Fp16, head_dim: 64 };
+        let figures = KernelFigure::NAMES.iter().map(|&(_, figure)| Quantity::Kernel(id, figure));
+        for quantity in NAMES.iter().map(|&(_, q)| q).chain(figures) {
+            assert_eq!(Quantity::from_name(&quantity.to_string()), Some(quantity));
+        }
+        for wrong in
+            ["kernels.forward.bf16.128", "kernels.forward.bf16.128.rate.x", "kernels.up.bf16.1.rate", ""]
+        {
+            assert_eq!(Quantity::from_name(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn scaling_touches_what_it_names_and_nothing_else() {
+        let cluster = Cluster::parse("test", &test_text("")).unwrap();
+        let id = KernelId { pass: Pass::Forward, dtype: Dtype::Bf16, head_dim: 128 };
+        let scaled = cluster.scaled(Quantity::Kernel(id, KernelFigure::Rate), 2.0);
+        let rate = |c: &Cluster, d: u32| c.kernel(d, Dtype::Bf16, Pass::Forward).unwrap().rate;
+        assert_eq!(rate(&scaled, 128).0, 2.0 * rate(&cluster, 128).0);
+        assert_eq!(rate(&scaled, 64), rate(&cluster, 64));
+        let latency = cluster.scaled(Quantity::CopyLatency, 0.5);
+        assert_eq!(latency.fabric.copy.latency.0 * 2, cluster.fabric.copy.latency.0);
+        assert_eq!(latency.fabric.nccl, cluster.fabric.nccl);
+        assert_eq!(cluster.scaled(Quantity::Model, 3.0), cluster);
+    }
+}
