@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod exploring;
+mod measuring;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 use crate::disturbance::Repeats;
 
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
+pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -40,6 +42,10 @@ pub enum Command {
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
     Sweep(SweepArgs),
+    /// Measure this machine by single calls and messages, and write it as a cluster.
+    Calibrate(CalibrateArgs),
+    /// Predict whole schedules, run them, and report the error of every prediction.
+    Validate(ValidateArgs),
     /// Draw the rows of a sweep, or the whole gallery.
     Plot(PlotArgs),
 }

@@ -8,6 +8,8 @@ mod documents;
 mod explore;
 mod figures;
 mod grid;
+mod interrupt;
+mod measured;
 mod output;
 mod overrides;
 pub mod papers;
@@ -66,6 +68,8 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Plot(args) => commands::plot::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Paper(args) => commands::paper::run(args),
+        Command::Calibrate(args) => commands::calibrate::run(args),
+        Command::Validate(args) => commands::validate::run(args),
         Command::Presets(args) => commands::presets::run(args),
     }
 }

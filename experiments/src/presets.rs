@@ -41,6 +41,7 @@ const CLUSTERS: &[Preset] = presets!["clusters":
     "hgx-h200" + "host-cuda" + "ib-ndr400",
     "dgx-b200" + "host-cuda" + "ib-ndr400",
     "tpu-v4-4x4",
+    "cpu-threads",
 ];
 
 const MODELS: &[Preset] = presets!["models":

@@ -1,5 +1,6 @@
 //! One module a command.
 
+pub mod calibrate;
 pub mod check;
 pub mod explore;
 pub mod layout;
@@ -9,6 +10,7 @@ pub mod presets;
 pub mod run;
 pub mod simulate;
 pub mod sweep;
+pub mod validate;
 
 /// How a command that had good input ended.
 pub enum Outcome {

@@ -88,6 +88,23 @@ impl Call {
     }
 }
 
+/// How often a call over `repeats` heads takes, on `sms` SMs, the time of (a work item's prologue and epilogue, a full
+/// tile, a partial tile): the factors with which a call's time is linear in a kernel's constants.
+pub fn weights(profile: &TileProfile, repeats: u64, sms: u32) -> [f64; 3] {
+    let sms = u64::from(sms.max(1));
+    let items = profile.rows * repeats;
+    let idle = items.next_multiple_of(sms) - items;
+    let spread = |total: u64, lightest: u64| (total * repeats + idle * lightest) as f64 / sms as f64;
+    let RowTiles { full, partial } = profile.heaviest;
+    let spread = [
+        spread(profile.rows, 1),
+        spread(profile.total.full, profile.lightest.full),
+        spread(profile.total.partial, profile.lightest.partial),
+    ];
+    // As in [`Call::time`], a call takes no less than its heaviest item; tiles say which of the two it is.
+    if spread[1] + spread[2] < (full + partial) as f64 { [1.0, full as f64, partial as f64] } else { spread }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +176,17 @@ mod tests {
         (ideal.prologue, ideal.epilogue, ideal.partial_tile_cost) = (SimTime::ZERO, SimTime::ZERO, 1.0);
         let call = Kernel::new(&ideal, 1).call(&causal(100, 1), 3);
         assert_eq!(call.time(1), SimTime(3 * 1000 * 100 * 101 / 2));
+    }
+
+    #[test]
+    fn weights_times_constants_are_the_time_of_a_call() {
+        for (rows, repeats, sms) in [(33, 4, 132), (7, 3, 16), (1, 1, 132), (40, 16, 132)] {
+            let (kernel, profile) = (Kernel::new(&row(64, 64, sms), sms), causal(rows, 64));
+            let [fixed, full, partial] = weights(&profile, repeats, sms);
+            let time = fixed * 1000.0 + full * 1000.0 + partial * 1500.0;
+            let exact = kernel.call(&profile, repeats).time(sms).0 as f64;
+            assert!((time - exact).abs() <= 1.0, "{time} for {exact}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod attention;
 mod cache;
 mod memory;
 
-pub use attention::{Call, Kernel};
+pub use attention::{Call, Kernel, weights};
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
 
 use crate::config::cluster::{Cluster, NoKernel};

@@ -1,0 +1,60 @@
+//! `ringlab calibrate`: this machine, measured, as a cluster.
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use ringlab_runtime::calibrate::{self, CalibrateError, Calibrated};
+
+use super::Outcome;
+use crate::args::CalibrateArgs;
+use crate::grid::grid;
+use crate::{interrupt, measured, output};
+
+/// Measures and writes the cluster.
+pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
+    output::check_targets([&args.output])?;
+    let mut machine = measured::machine(args.backend);
+    let base = measured::base(args.base.as_deref(), args.backend)?;
+    let stop = interrupt::flag()?;
+    let bar = ProgressBar::new_spinner().with_style(ProgressStyle::default_spinner());
+    let mut progress = |what: &str| {
+        bar.set_message(what.to_owned());
+        bar.tick();
+        !stop.is_set()
+    };
+    let result = calibrate::calibrate(machine.as_mut(), &base, &measured::today()?, &mut progress);
+    bar.finish_and_clear();
+    let calibrated = match result {
+        Err(CalibrateError::Stopped) => {
+            anstream::eprintln!("stopped: no file was written");
+            return Ok(Outcome::Interrupted);
+        }
+        other => other?,
+    };
+    anstream::eprint!("{}", report(&calibrated));
+    let text = calibrated.cluster.to_toml();
+    match &args.output {
+        Some(path) => output::write_file(path, text.as_bytes())?,
+        None => print!("{text}"),
+    }
+    Ok(Outcome::Fine)
+}
+
+fn report(calibrated: &Calibrated) -> String {
+    let percent = |x: f64| format!("{:.1}%", 100.0 * x);
+    let rows = calibrated.fits.iter().map(|fit| {
+        [
+            fit.what.clone(),
+            fit.constants.clone(),
+            fit.points.to_string(),
+            percent(fit.residual),
+            percent(fit.worst),
+            percent(fit.spread),
+        ]
+    });
+    let mut text = format!("{}\n", calibrated.cluster.source);
+    text += &grid(["fit", "constants", "points", "rms residual", "largest", "spread"], 2, rows);
+    for note in &calibrated.notes {
+        text += &format!("  {note}\n");
+    }
+    text
+}

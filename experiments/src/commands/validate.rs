@@ -1,0 +1,172 @@
+//! `ringlab validate`: predicted against measured.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use ringlab_runtime::validate::{self, Compared, Filter, Report};
+use ringlab_sim::problem::Pass;
+use ringlab_sim::units::SimTime;
+use serde::Serialize;
+
+use super::Outcome;
+use crate::args::{PassArg, ValidateArgs, schedules};
+use crate::grid::grid;
+use crate::output::FORMAT_VERSION;
+use crate::{interrupt, measured, output, presets};
+
+#[derive(Serialize)]
+struct Json<'a> {
+    version: u32,
+    cluster: &'a str,
+    machine: String,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Predicts, runs and compares every point of the matrix.
+pub fn run(args: &ValidateArgs) -> Result<Outcome> {
+    args.plot.as_deref().map(crate::figures::Picture::of).transpose()?;
+    output::check_targets([&args.out.output, &args.plot])?;
+    for (name, bound) in [("--max-mape", args.max_mape), ("--max-error", args.max_error)] {
+        if bound.is_some_and(|b| !b.is_finite() || b < 0.0) {
+            bail!("{name} must be a finite number of percent that is not negative");
+        }
+    }
+    let mut machine = measured::machine(args.backend);
+    let cluster = presets::cluster(&args.cluster)?;
+    measured::check_cluster(&cluster, machine.as_ref())?;
+    let identity = machine.identity();
+    let cp = args.cp.unwrap_or(identity.devices);
+    if cp < 2 || cp > identity.devices {
+        bail!(
+            "{cp} ranks cannot be validated on {} devices: a schedule needs two, each its own device; `ringlab run` and \
+             `ringlab simulate` take any number",
+            identity.devices
+        );
+    }
+    let points = validate::matrix(machine.as_ref(), &filter(args, cp)?);
+    if points.is_empty() {
+        bail!(
+            "no point of this machine's matrix is left; its lengths are {:?} tokens",
+            machine.sizes().sequences
+        );
+    }
+    let (stop, bar) = (interrupt::flag()?, bar(points.len() as u64));
+    let mut progress = |i: usize, point: &validate::Point| {
+        bar.set_position(i as u64);
+        bar.set_message(point.to_string());
+        !stop.is_set()
+    };
+    let report = validate::validate(machine.as_mut(), &cluster, &points, &mut progress)?;
+    bar.finish_and_clear();
+    let machine = format!("{} x {} ({})", identity.devices, identity.device, identity.versions);
+    let json = Json { version: FORMAT_VERSION, cluster: &cluster.name, machine, report: &report };
+    output::emit(&args.out, || table(&json), &json, &rows(&report))?;
+    let above = |bound: Option<f64>, value: f64| bound.is_some_and(|b| 100.0 * value > b);
+    let failed = above(args.max_mape, report.mape) || above(args.max_error, report.max_error);
+    Ok(if stop.is_set() {
+        Outcome::Interrupted
+    } else if failed {
+        Outcome::Failed
+    } else {
+        Outcome::Fine
+    })
+}
+
+fn filter(args: &ValidateArgs, cp: u32) -> Result<Filter> {
+    let passes = match args.pass {
+        PassArg::Forward => vec![Pass::Forward],
+        PassArg::Backward => vec![Pass::Backward],
+        PassArg::Both => Vec::new(),
+    };
+    let sequences = args.seq.iter().map(|n| n.0).collect();
+    Ok(Filter { schedules: schedules(&args.schedule)?, sequences, passes, cp: Some(cp) })
+}
+
+fn bar(points: u64) -> ProgressBar {
+    let bar = ProgressBar::new(points);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let style = ProgressStyle::with_template("{pos}/{len} {msg} ({eta} left)");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// One line of the CSV.
+#[derive(Serialize)]
+struct Row<'a> {
+    point: String,
+    predicted_s: f64,
+    predicted_low_s: Option<f64>,
+    predicted_high_s: Option<f64>,
+    measured_s: f64,
+    spread: f64,
+    error: f64,
+    predicted_bubble_ratio: f64,
+    measured_bubble_ratio: f64,
+    predicted_exposed_s: f64,
+    measured_exposed_s: f64,
+    median_step_error: f64,
+    worst_step_error: f64,
+    inside: &'a Option<bool>,
+}
+
+fn rows(report: &Report) -> Vec<Row<'_>> {
+    let row = |p: &'_ Compared| Row {
+        point: p.point.to_string(),
+        predicted_s: p.predicted_s,
+        predicted_low_s: p.predicted_low_s,
+        predicted_high_s: p.predicted_high_s,
+        measured_s: p.measured_s,
+        spread: p.spread,
+        error: p.error,
+        predicted_bubble_ratio: p.predicted_bubble_ratio,
+        measured_bubble_ratio: p.measured_bubble_ratio,
+        predicted_exposed_s: p.predicted_exposed_s,
+        measured_exposed_s: p.measured_exposed_s,
+        median_step_error: p.median_step_error,
+        worst_step_error: p.worst_step_error,
+        inside: &None,
+    };
+    report.points.iter().map(|p| Row { inside: &p.inside, ..row(p) }).collect()
+}
+
+fn table(json: &Json<'_>) -> String {
+    let report = json.report;
+    let time = |s: f64| SimTime::from_secs_f64(s).to_string();
+    let percent = |x: f64| format!("{:.1}%", 100.0 * x);
+    let cells = report.points.iter().map(|p| {
+        let bars = p.predicted_low_s.zip(p.predicted_high_s);
+        let half = bars.map(|(low, high)| (high - low) / 2.0 / p.predicted_s);
+        [
+            p.point.to_string(),
+            time(p.predicted_s),
+            half.map_or("-".into(), |h| format!("±{:.1}%", 100.0 * h)),
+            time(p.measured_s),
+            percent(p.spread),
+            format!("{:+.1}%", 100.0 * p.error),
+            format!("{} / {}", percent(p.predicted_bubble_ratio), percent(p.measured_bubble_ratio)),
+            format!("{} / {}", time(p.predicted_exposed_s), time(p.measured_exposed_s)),
+            percent(p.median_step_error),
+        ]
+    });
+    let header =
+        ["point", "predicted", "90%", "measured", "spread", "error", "bubble p/m", "exposed p/m", "steps"];
+    let mut text = format!("{} against {}\n\n{}\n", json.cluster, json.machine, grid(header, 1, cells));
+    text += &format!(
+        "  {} points: MAPE {}, worst {}, bias {:+.1}%\n",
+        report.points.len(),
+        percent(report.mape),
+        percent(report.max_error),
+        100.0 * report.bias
+    );
+    if let Some(coverage) = report.coverage {
+        text += &format!("  inside their 90% interval: {}\n", percent(coverage));
+    }
+    if let Some((mean, worst)) = report.speedup_mape.zip(report.speedup_max_error) {
+        text += &format!("  speed-ups over ring: mean error {}, worst {}\n", percent(mean), percent(worst));
+    }
+    for line in &report.left_out {
+        text += &format!("  left out: {line}\n");
+    }
+    text + "  steps: median error of single attention calls; p/m: predicted / measured\n"
+}

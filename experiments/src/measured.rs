@@ -1,0 +1,70 @@
+//! Machines by the names that the command line has for them.
+
+use anyhow::{Result, bail};
+use ringlab_runtime::machine::{CpuMachine, Machine};
+use ringlab_sim::config::cluster::Cluster;
+
+use crate::args::MachineArg;
+use crate::presets;
+
+/// The machine behind `--backend`.
+pub fn machine(backend: MachineArg) -> Box<dyn Machine> {
+    match backend {
+        MachineArg::Cpu => Box::new(CpuMachine::new()),
+    }
+}
+
+/// The cluster that gives what is not measured.
+pub fn base(named: Option<&str>, backend: MachineArg) -> Result<Cluster> {
+    let name = named.unwrap_or(match backend {
+        MachineArg::Cpu => "cpu-threads",
+    });
+    Ok(presets::cluster(name)?)
+}
+
+/// Today as an ISO date, UTC.
+pub fn today() -> Result<String> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(date(since.as_secs() / 86_400))
+}
+
+/// The date so many days after 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`).
+fn date(days: u64) -> String {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!("{:04}-{month:02}-{day:02}", year_of_era + era * 400 + carry)
+}
+
+/// Refuses to go on with a cluster that nobody measured, or measured elsewhere.
+pub fn check_cluster(cluster: &Cluster, machine: &dyn Machine) -> Result<()> {
+    if cluster.calibration.is_none() {
+        bail!(
+            "{} was not measured on any machine; run `ringlab calibrate -o FILE.toml` and give that file",
+            cluster.name
+        );
+    }
+    match machine.identity().mismatch(cluster) {
+        Some(mismatch) => bail!("{mismatch}; run `ringlab calibrate` on this machine"),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_by_the_calendar() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(59), "1970-03-01");
+        assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(20_787), "2026-11-30");
+        assert_eq!(date(20_818), "2026-12-31");
+    }
+}

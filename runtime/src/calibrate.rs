@@ -1,0 +1,198 @@
+//! Measures a machine by single calls and single messages, and writes what it finds as a cluster.
+//!
+//! Nothing here runs a schedule: whole schedules are what [`crate::validate`] holds the result against. Attention calls
+//! give the constants of the cost model (`sim::cost`): time of a work item, of a full and of a partial tile. Messages give
+//! latency and bandwidth. Every constant comes with the spread of its repeats and the residual of its fit.
+
+mod attention;
+pub mod fit;
+pub mod probes;
+mod transfer;
+
+use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Uncertainty};
+use ringlab_sim::plan::{Plan, Transport};
+use ringlab_sim::timeline::{Span, SpanKind, Timeline};
+use ringlab_sim::units::SimTime;
+use thiserror::Error;
+
+use crate::machine::{Launching, Machine, MachineError};
+use fit::{FitError, Sample};
+
+/// A residual above which a fit is said to be poor.
+pub const POOR: f64 = 0.05;
+
+/// Why there is no calibration.
+#[derive(Debug, Error)]
+pub enum CalibrateError {
+    /// A probe did not run.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// Its times make no sense.
+    #[error("{what}: {source}")]
+    Fit {
+        /// What was fitted.
+        what: String,
+        /// Why it failed.
+        source: FitError,
+    },
+    /// Sizes that no probe can have.
+    #[error("the machine's sizes allow no {0} probe")]
+    Sizes(&'static str),
+    /// It was told to stop.
+    #[error("stopped; no file was written")]
+    Stopped,
+}
+
+/// A calibrated machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibrated {
+    /// The cluster, one node of this machine's devices.
+    pub cluster: Cluster,
+    /// Fits in the order in which they were made.
+    pub fits: Vec<FitReport>,
+    /// What a user must know.
+    pub notes: Vec<String>,
+}
+
+/// How well one fit went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitReport {
+    /// What was fitted.
+    pub what: String,
+    /// The constants with their units.
+    pub constants: String,
+    /// Measured points.
+    pub points: usize,
+    /// Root mean square of the relative residuals.
+    pub residual: f64,
+    /// The largest relative residual.
+    pub worst: f64,
+    /// Median spread of the repeats.
+    pub spread: f64,
+}
+
+/// What a calibration collects on its way.
+struct Session<'a> {
+    machine: &'a mut dyn Machine,
+    cluster: Cluster,
+    fits: Vec<FitReport>,
+    notes: Vec<String>,
+    spreads: Vec<Uncertainty>,
+    /// Told what comes next; says whether to go on.
+    progress: &'a mut dyn FnMut(&str) -> bool,
+}
+
+/// Measures `machine`. What is not measured (memory, peaks, topology) stays as in `base`; `date` is an ISO date, and
+/// `progress` is told what comes next and says whether to go on.
+///
+/// # Errors
+/// [`CalibrateError`] if a probe fails or the times cannot be fitted.
+pub fn calibrate(
+    machine: &mut dyn Machine,
+    base: &Cluster,
+    date: &str,
+    progress: &mut dyn FnMut(&str) -> bool,
+) -> Result<Calibrated, CalibrateError> {
+    let identity = machine.identity();
+    let mut cluster = base.clone();
+    cluster.name = format!("{}-calibrated", base.name);
+    cluster.source =
+        format!("{} x {} ({}), measured {date}", identity.devices, identity.device, identity.versions);
+    (cluster.nodes, cluster.gpus_per_node, cluster.network) = (1, identity.devices, None);
+    cluster.device.name.clone_from(&identity.device);
+    let mut session =
+        Session { machine, cluster, fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress };
+    session.launches(date)?;
+    session.kernels(date)?;
+    if identity.devices > 1 {
+        session.transfers(Transport::CopyEngine, date)?;
+        if session.machine.has_nccl() {
+            session.transfers(Transport::Nccl, date)?;
+        }
+    } else {
+        session.notes.push("one device: links stay as in the base cluster, unmeasured".into());
+    }
+    let Session { mut cluster, fits, notes, spreads, .. } = session;
+    cluster.calibration = Some(Calibration {
+        device: identity.device,
+        devices: identity.devices,
+        versions: identity.versions,
+        date: date.to_owned(),
+        spreads,
+    });
+    Ok(Calibrated { cluster, fits, notes })
+}
+
+impl Session<'_> {
+    fn say(&mut self, what: &str) -> Result<(), CalibrateError> {
+        if (self.progress)(what) { Ok(()) } else { Err(CalibrateError::Stopped) }
+    }
+
+    /// Measures `plan`, of which `pick` is the time that counts.
+    fn sample(
+        &mut self,
+        factors: Vec<f64>,
+        plan: &Plan,
+        pick: impl Fn(&Timeline) -> SimTime,
+    ) -> Result<Sample, CalibrateError> {
+        let repeats = self.machine.sizes().repeats;
+        let runs = self.machine.run(plan, Launching::Stepwise, repeats)?;
+        Ok(Sample { factors, seconds: pick(&runs.timeline).as_secs_f64(), spread: runs.spread() })
+    }
+
+    fn launches(&mut self, date: &str) -> Result<(), CalibrateError> {
+        self.say("launches")?;
+        let costs = self.machine.launch_costs()?;
+        let host = &mut self.cluster.host;
+        (host.kernel_launch, host.copy_launch, host.nccl_launch) = (costs.kernel, costs.copy, costs.nccl);
+        host.source = format!("host time of calls in a row, measured {date}");
+        for (of, time) in [
+            (Quantity::KernelLaunch, costs.kernel),
+            (Quantity::CopyLaunch, costs.copy),
+            (Quantity::NcclLaunch, costs.nccl),
+        ] {
+            if time > SimTime::ZERO {
+                self.spreads.push(Uncertainty {
+                    of,
+                    spread: costs.spread.min(1.0),
+                    residual: 0.0,
+                    samples: 1,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, what: String, constants: String, fit: &fit::Fit, points: usize) {
+        if fit.residual > POOR {
+            self.notes.push(format!("poor fit of {what}: residuals of {:.1}%", 100.0 * fit.residual));
+        }
+        for constant in &fit.clamped {
+            self.notes.push(format!("{what}: constant {constant} came out below zero and is zero"));
+        }
+        self.fits.push(FitReport {
+            what,
+            constants,
+            points,
+            residual: fit.residual,
+            worst: fit.worst,
+            spread: fit.spread,
+        });
+    }
+
+    fn know(&mut self, of: Quantity, fit: &fit::Fit, points: usize) {
+        let (spread, residual) = (fit.spread.min(1.0), fit.residual.min(1.0));
+        self.spreads.push(Uncertainty { of, spread, residual, samples: points as u32 });
+    }
+
+    fn set_kernel(&mut self, row: KernelRow) {
+        let rows = &mut self.cluster.kernels;
+        rows.retain(|known| known.title() != row.title());
+        rows.push(row);
+    }
+}
+
+/// Sum of the durations of the spans of `kind`.
+fn of_kind(timeline: &Timeline, kind: SpanKind) -> SimTime {
+    timeline.spans.iter().filter(|s| s.kind == kind).map(Span::duration).sum()
+}

@@ -1,0 +1,122 @@
+//! The plans that a calibration measures: single attention calls on one rank, and single messages between two. None
+//! of them is a schedule.
+
+use ringlab_sim::layout::{Layout, LayoutKind};
+use ringlab_sim::mask::{Documents, Pattern};
+use ringlab_sim::plan::builder::PlanBuilder;
+use ringlab_sim::plan::{Lane, MaskId, OpKind, Plan, Slots, Tensor, Transport};
+use ringlab_sim::problem::{Pass, Problem, Shape};
+
+/// What every probe's name begins with.
+pub const PREFIX: &str = "probe:";
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ways {
+    /// Rank 0 to rank 1.
+    One,
+    /// Both at once.
+    Both,
+}
+
+fn builder(
+    name: String,
+    pass: Pass,
+    problem: &Problem,
+    ranks: u32,
+    transport: Transport,
+) -> Option<PlanBuilder> {
+    let documents = Documents::padded(&problem.documents, 1);
+    let layout = Layout::new(LayoutKind::Contiguous, ranks, documents).ok()?;
+    Some(PlanBuilder::new(format!("{PREFIX}{name}"), pass, problem, layout, transport))
+}
+
+fn problem(shape: Shape, pattern: Pattern, tokens: u64) -> Problem {
+    Problem { shape, pattern, documents: vec![tokens] }
+}
+
+/// One attention call of `tokens` queries over as many keys, forward or backward.
+pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64) -> Option<Plan> {
+    let problem = problem(shape, pattern, tokens);
+    let mut b = builder(format!("call {pattern}"), pass, &problem, 1, Transport::CopyEngine)?;
+    let slots = b.shard(0);
+    let (q_block, kv_block) = (b.block(&[slots], false), b.block(&[slots], true));
+    let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
+    let kv = b.input(0, Tensor::KeyValue, kv_block);
+    match pass {
+        Pass::Forward => {
+            let q = b.input(0, Tensor::Query, q_block);
+            let state = b.scratch(0, Tensor::State, q_block);
+            let out = b.output(0, Tensor::Output, q_block);
+            let (q, kv) = (q.into(), kv.into());
+            b.compute(0, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
+            b.compute(0, 0, OpKind::Finish { state, out });
+        }
+        Pass::Backward => {
+            let q = b.input(0, Tensor::QuerySide, q_block);
+            let delta = b.scratch(0, Tensor::Delta, q_block);
+            let dq = b.output(0, Tensor::QueryGrad, q_block);
+            let dkv = b.output(0, Tensor::KeyValueGrad, kv_block);
+            b.compute(0, 0, OpKind::Preprocess { q: q.into(), delta, block: q_block });
+            let (q, kv, dkv, dkv_block) = (q.into(), kv.into(), dkv.into(), kv_block);
+            let (init_dq, init_dkv) = (true, true);
+            b.compute(
+                0,
+                0,
+                OpKind::AttendBackward {
+                    q,
+                    delta,
+                    kv,
+                    dq,
+                    dkv,
+                    q_block,
+                    kv_block,
+                    dkv_block,
+                    mask,
+                    init_dq,
+                    init_dkv,
+                },
+            );
+        }
+    }
+    Some(b.finish())
+}
+
+/// Full attention of `tokens / calls` queries over `calls` equal blocks of keys, one call each: all but the first take
+/// up a carried state, all but the last leave one.
+pub fn carried(shape: Shape, tokens: u64, calls: u64) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, tokens);
+    let mut b = builder("carried state".into(), Pass::Forward, &problem, 1, Transport::CopyEngine)?;
+    let part = |i: u64| Slots { rank: 0, from: tokens * i / calls, to: tokens * (i + 1) / calls };
+    let q_block = b.block(&[part(0)], false);
+    let q = b.input(0, Tensor::Query, q_block);
+    let state = b.scratch(0, Tensor::State, q_block);
+    let out = b.output(0, Tensor::Output, q_block);
+    for i in 0..calls {
+        let kv_block = b.block(&[part(i)], true);
+        let kv = b.input(0, Tensor::KeyValue, kv_block);
+        let (q, kv, mask, init) = (q.into(), kv.into(), MaskId::NONE, i == 0);
+        b.compute(0, i as u32, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init });
+    }
+    b.compute(0, calls as u32, OpKind::Finish { state, out });
+    Some(b.finish())
+}
+
+/// Keys and values of `tokens` tokens sent between the first two of `ranks` ranks.
+pub fn message(shape: Shape, tokens: u64, ways: Ways, transport: Transport) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, 2 * tokens);
+    let mut b = builder(format!("message {ways:?}").to_lowercase(), Pass::Forward, &problem, 2, transport)?;
+    let senders: &[u32] = if ways == Ways::One { &[0] } else { &[0, 1] };
+    let group = b.group();
+    for &from in senders {
+        let (to, shard) = (1 - from, b.shard(from));
+        let block = b.block(&[shard], true);
+        let (source, target) =
+            (b.input(from, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
+        let message = b.message(from, to, Tensor::KeyValue, block);
+        let receives = Lane::comm(u8::from(transport == Transport::CopyEngine));
+        b.push(from, Lane::comm(0), 0, group, OpKind::Send { message, buffer: source.into() });
+        b.push(to, receives, 0, group, OpKind::Recv { message, buffer: target });
+    }
+    Some(b.finish())
+}

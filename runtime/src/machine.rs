@@ -1,0 +1,175 @@
+//! Machines that plans are measured on: CPU threads and GPUs behind one interface, for calibration and validation.
+
+mod cpu;
+
+use ringlab_sim::config::cluster::{Cluster, Grid};
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::{Dtype, Pass};
+use ringlab_sim::tiles::TileShape;
+use ringlab_sim::timeline::Timeline;
+use ringlab_sim::units::SimTime;
+use serde::Serialize;
+use statrs::statistics::{Data, OrderStatistics, Statistics};
+use thiserror::Error;
+
+pub use cpu::CpuMachine;
+
+/// What a machine says it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The device as its driver names it, or the processor.
+    pub device: String,
+    /// Devices, or threads that really run at once.
+    pub devices: u32,
+    /// Driver and library versions.
+    pub versions: String,
+}
+
+impl Identity {
+    /// Why figures of `cluster` are not this machine's; `None` if they are, or if the cluster was never measured.
+    pub fn mismatch(&self, cluster: &Cluster) -> Option<String> {
+        let calibration = cluster.calibration.as_ref()?;
+        let differs = |what: &str, there: &dyn ToString, here: &dyn ToString| {
+            let (there, here) = (there.to_string(), here.to_string());
+            (there != here).then(|| format!("{what} {there}, this machine has {here}"))
+        };
+        let differences: Vec<String> = [
+            differs("device", &calibration.device, &self.device),
+            differs("devices", &calibration.devices, &self.devices),
+            differs("versions", &calibration.versions, &self.versions),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        (!differences.is_empty())
+            .then(|| format!("{} was measured on another machine: {}", cluster.name, differences.join("; ")))
+    }
+}
+
+/// An attention kernel of a machine, as the cost model sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineKernel {
+    /// Implementation.
+    pub name: String,
+    /// Head dimension.
+    pub head_dim: u32,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Forward or backward.
+    pub pass: Pass,
+    /// Queries and keys of a tile.
+    pub tile: TileShape,
+    /// How its work items reach the SMs.
+    pub grid: Grid,
+}
+
+/// Time of the host for each call that it makes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LaunchCosts {
+    /// Launching a kernel.
+    pub kernel: SimTime,
+    /// Posting a copy.
+    pub copy: SimTime,
+    /// Posting an NCCL group; that of a copy where there is no NCCL.
+    pub nccl: SimTime,
+    /// Standard deviation of the repeats, over their median.
+    pub spread: f64,
+}
+
+/// Sizes that calibration and validation use on a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sizes {
+    /// Query heads H.
+    pub heads: u32,
+    /// Key/value heads of the grouped cases.
+    pub grouped_kv_heads: u32,
+    /// Lengths of single attention calls, in tokens.
+    pub calls: Vec<u64>,
+    /// Sizes of single messages, in bytes of keys and values.
+    pub messages: Vec<u64>,
+    /// Lengths of whole sequences, in tokens.
+    pub sequences: Vec<u64>,
+    /// Repeats of each point; their median counts.
+    pub repeats: u32,
+}
+
+/// How attention calls follow each other on a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Launching {
+    /// One call a step.
+    Stepwise,
+    /// One call over all steps, which waits for what arrives.
+    Fused,
+}
+
+/// Repeats of one plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Runs {
+    /// The repeat whose makespan is the median.
+    pub timeline: Timeline,
+    /// Of every repeat.
+    pub makespans: Vec<SimTime>,
+}
+
+impl Runs {
+    /// Standard deviation of the makespans over their median; zero for a single one.
+    pub fn spread(&self) -> f64 {
+        if self.makespans.len() < 2 {
+            return 0.0;
+        }
+        let seconds: Vec<f64> = self.makespans.iter().map(|t| t.as_secs_f64()).collect();
+        let median = Data::new(seconds.clone()).median();
+        if median > 0.0 { seconds.iter().std_dev() / median } else { 0.0 }
+    }
+}
+
+/// Something that executes plans and says how long each operation took.
+pub trait Machine {
+    /// Who it is.
+    fn identity(&self) -> Identity;
+
+    /// Its kernels.
+    fn kernels(&self) -> Vec<MachineKernel>;
+
+    /// Sizes that fill it and take seconds, not minutes.
+    fn sizes(&self) -> Sizes;
+
+    /// Whether messages can also go by NCCL.
+    fn has_nccl(&self) -> bool;
+
+    /// Whether calls can be fused.
+    fn has_fused(&self) -> bool;
+
+    /// Executes `plan`, which has no more ranks than there are devices, `repeats` times after a warm-up, on random
+    /// inputs.
+    ///
+    /// # Errors
+    /// [`MachineError`] as the executor gave up.
+    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError>;
+
+    /// What the host spends on each call.
+    ///
+    /// # Errors
+    /// [`MachineError`] as the executor gave up.
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError>;
+}
+
+/// Why a machine did not execute a plan.
+#[derive(Debug, Error)]
+#[error("{plan}: {source}")]
+pub struct MachineError {
+    /// What was executed.
+    pub plan: String,
+    /// Why it ended.
+    #[source]
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl MachineError {
+    /// `error` while `plan` was executed.
+    pub fn new(plan: &Plan, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        let title = format!("{} {} on {} ranks", plan.name, plan.pass, plan.ranks());
+        Self { plan: title, source: error.into() }
+    }
+}

@@ -1,0 +1,274 @@
+//! Predicted against measured: whole schedules, each predicted before it is run.
+//!
+//! The matrix is made of schedules only; [`crate::calibrate`] measures none of them.
+
+mod matrix;
+mod point;
+
+use ringlab_sim::config::cluster::{Cluster, NoKernel};
+use ringlab_sim::engine::{self, SimError, SimOptions};
+use ringlab_sim::interval::{Interval, interval};
+use ringlab_sim::metrics::Metrics;
+use ringlab_sim::plan::Plan;
+use ringlab_sim::schedule::BuildError;
+use ringlab_sim::timeline::{SpanKind, Timeline};
+use ringlab_sim::units::SimTime;
+use serde::Serialize;
+use statrs::statistics::{Data, OrderStatistics};
+use thiserror::Error;
+
+pub use matrix::{Filter, matrix};
+pub use point::Point;
+
+use crate::machine::{Machine, MachineError};
+
+/// Why a validation ended.
+#[derive(Debug, Error)]
+pub enum ValidateError {
+    /// A point has no plan.
+    #[error("{point}: {source}")]
+    Build {
+        /// The point.
+        point: String,
+        /// Why.
+        source: BuildError,
+    },
+    /// A point has no prediction.
+    #[error("{point}: {source}")]
+    Predict {
+        /// The point.
+        point: String,
+        /// Why.
+        source: SimError,
+    },
+    /// A point did not run.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+}
+
+/// One point, predicted and measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// What was run.
+    #[serde(flatten)]
+    pub point: Point,
+    /// Predicted makespan, in seconds.
+    pub predicted_s: f64,
+    /// 90% interval of it; `null` without a calibration.
+    pub predicted_low_s: Option<f64>,
+    /// Upper end.
+    pub predicted_high_s: Option<f64>,
+    /// Median of the measured makespans, in seconds.
+    pub measured_s: f64,
+    /// Their standard deviation over the median.
+    pub spread: f64,
+    /// `predicted / measured - 1`.
+    pub error: f64,
+    /// Whether the measured makespan lies in the interval.
+    pub inside: Option<bool>,
+    /// Bubble ratio, predicted.
+    pub predicted_bubble_ratio: f64,
+    /// Bubble ratio, measured.
+    pub measured_bubble_ratio: f64,
+    /// Exposed communication of the worst rank, predicted, in seconds.
+    pub predicted_exposed_s: f64,
+    /// Exposed communication of the worst rank, measured, in seconds.
+    pub measured_exposed_s: f64,
+    /// Median of `|predicted / measured - 1|` over the attention calls of all ranks and steps.
+    pub median_step_error: f64,
+    /// The largest of them.
+    pub worst_step_error: f64,
+}
+
+/// All points and what they come to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Every point that was run.
+    pub points: Vec<Compared>,
+    /// Mean of `|error|`.
+    pub mape: f64,
+    /// Largest `|error|`.
+    pub max_error: f64,
+    /// Mean of `error`.
+    pub bias: f64,
+    /// Share of the points inside their interval; `null` without a calibration.
+    pub coverage: Option<f64>,
+    /// Mean of `|error|` of the speed-ups over ring, at equal sizes; `null` if there is no ring to compare with.
+    pub speedup_mape: Option<f64>,
+    /// Largest of them.
+    pub speedup_max_error: Option<f64>,
+    /// Points that were left out, and why.
+    pub left_out: Vec<String>,
+}
+
+/// Predicts and runs every point, until `progress` says to stop.
+///
+/// # Errors
+/// [`ValidateError`] at the first point that cannot be planned, predicted or run.
+pub fn validate(
+    machine: &mut dyn Machine,
+    cluster: &Cluster,
+    points: &[Point],
+    progress: &mut dyn FnMut(usize, &Point) -> bool,
+) -> Result<Report, ValidateError> {
+    let (mut compared, mut left_out) = (Vec::new(), Vec::new());
+    for (i, point) in points.iter().enumerate() {
+        if !progress(i, point) {
+            left_out.push(format!("stopped before {} of {} points", points.len() - i, points.len()));
+            break;
+        }
+        match compare(machine, cluster, point) {
+            Ok(done) => compared.push(done),
+            Err(ValidateError::Predict { point, source: SimError::Kernel(NoKernel { .. }) }) => {
+                left_out.push(format!("{point}: the cluster has no kernel for it"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Report::of(compared, left_out))
+}
+
+/// Predicts `point`, then runs it.
+fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Result<Compared, ValidateError> {
+    let plan = point.plan().map_err(|source| ValidateError::Build { point: point.to_string(), source })?;
+    let failed = |source| ValidateError::Predict { point: point.to_string(), source };
+    let predicted = engine::simulate(&plan, cluster, &SimOptions::default()).map_err(failed)?;
+    let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &SimOptions::default())?.makespan);
+    let bars = interval(cluster, makespan).map_err(failed)?;
+    let runs = machine.run(&plan, point.launching, machine.sizes().repeats)?;
+    let measured = median(&runs.makespans);
+    Ok(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, runs.spread())))
+}
+
+fn median(times: &[SimTime]) -> SimTime {
+    let seconds: Vec<f64> = times.iter().map(|t| t.as_secs_f64()).collect();
+    SimTime::from_secs_f64(Data::new(seconds).median())
+}
+
+fn compared(
+    point: &Point,
+    plan: &Plan,
+    (predicted, bars): (&Timeline, Option<Interval>),
+    (timeline, measured, spread): (&Timeline, SimTime, f64),
+) -> Compared {
+    let (before, after) = (Metrics::of(plan, predicted), Metrics::of(plan, timeline));
+    let steps = step_errors(predicted, timeline);
+    let (predicted_s, measured_s) = (predicted.makespan.as_secs_f64(), measured.as_secs_f64());
+    Compared {
+        point: point.clone(),
+        predicted_s,
+        predicted_low_s: bars.map(|b| b.low.as_secs_f64()),
+        predicted_high_s: bars.map(|b| b.high.as_secs_f64()),
+        measured_s,
+        spread,
+        error: predicted_s / measured_s - 1.0,
+        inside: bars.map(|b| b.contains(measured)),
+        predicted_bubble_ratio: before.bubble_ratio,
+        measured_bubble_ratio: after.bubble_ratio,
+        predicted_exposed_s: before.exposed_comm.as_secs_f64(),
+        measured_exposed_s: after.exposed_comm.as_secs_f64(),
+        median_step_error: if steps.is_empty() { 0.0 } else { Data::new(steps.clone()).median() },
+        worst_step_error: steps.iter().copied().fold(0.0, f64::max),
+    }
+}
+
+/// `|predicted / measured - 1|` of every attention call that both timelines have.
+fn step_errors(predicted: &Timeline, measured: &Timeline) -> Vec<f64> {
+    let calls = |t: &Timeline| {
+        let mut calls: Vec<(u32, u32, f64)> = t
+            .spans
+            .iter()
+            .filter(|s| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward))
+            .map(|s| (s.rank, s.op, s.duration().as_secs_f64()))
+            .collect();
+        calls.sort_by_key(|&(rank, op, _)| (rank, op));
+        calls
+    };
+    let measured = calls(measured);
+    let error = |(rank, op, time): (u32, u32, f64)| {
+        let at = measured.binary_search_by_key(&(rank, op), |&(r, o, _)| (r, o)).ok()?;
+        let took = measured[at].2;
+        (took > 0.0 && time > 0.0).then(|| (time / took - 1.0).abs())
+    };
+    calls(predicted).into_iter().filter_map(error).collect()
+}
+
+impl Report {
+    fn of(points: Vec<Compared>, left_out: Vec<String>) -> Self {
+        let errors: Vec<f64> = points.iter().map(|p| p.error).collect();
+        let n = errors.len().max(1) as f64;
+        let inside: Option<Vec<bool>> = points.iter().map(|p| p.inside).collect();
+        let covered = |all: Vec<bool>| all.iter().filter(|&&i| i).count() as f64 / n;
+        let speedups = speedup_errors(&points);
+        Self {
+            mape: errors.iter().map(|e| e.abs()).sum::<f64>() / n,
+            max_error: errors.iter().fold(0.0, |worst, e| e.abs().max(worst)),
+            bias: errors.iter().sum::<f64>() / n,
+            coverage: inside.filter(|all| !all.is_empty()).map(covered),
+            speedup_mape: mean(&speedups),
+            speedup_max_error: speedups.iter().copied().reduce(f64::max),
+            points,
+            left_out,
+        }
+    }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// `|predicted / measured - 1|` of each point's speed-up over the ring of the same size.
+fn speedup_errors(points: &[Compared]) -> Vec<f64> {
+    let error = |p: &Compared| {
+        let ring = points.iter().find(|r| r.point.is_ring_of(&p.point))?;
+        let predicted = ring.predicted_s / p.predicted_s;
+        let measured = ring.measured_s / p.measured_s;
+        Some((predicted / measured - 1.0).abs())
+    };
+    points.iter().filter(|p| !p.point.is_ring_of(&p.point)).filter_map(error).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -> Compared {
+        let point = Point::test(schedule);
+        Compared {
+            point,
+            predicted_s,
+            predicted_low_s: None,
+            predicted_high_s: None,
+            measured_s,
+            spread: 0.0,
+            error: predicted_s / measured_s - 1.0,
+            inside,
+            predicted_bubble_ratio: 0.0,
+            measured_bubble_ratio: 0.0,
+            predicted_exposed_s: 0.0,
+            measured_exposed_s: 0.0,
+            median_step_error: 0.0,
+            worst_step_error: 0.0,
+        }
+    }
+
+    #[test]
+    fn the_summary_by_hand() {
+        // Errors +10% and -20%; the speed-up of zigzag is 1.1/0.8 = 1.375 predicted and 1 measured.
+        let points = vec![at("ring", 1.1, 1.0, Some(true)), at("zigzag", 0.8, 1.0, Some(false))];
+        let report = Report::of(points, Vec::new());
+        assert!((report.mape - 0.15).abs() < 1e-12);
+        assert!((report.max_error - 0.2).abs() < 1e-12);
+        assert!((report.bias + 0.05).abs() < 1e-12);
+        assert_eq!(report.coverage, Some(0.5));
+        assert!((report.speedup_mape.unwrap() - 0.375).abs() < 1e-12);
+    }
+
+    #[test]
+    fn without_intervals_or_a_ring_there_is_no_figure_for_them() {
+        let report = Report::of(vec![at("zigzag", 1.0, 1.0, None)], Vec::new());
+        assert_eq!((report.coverage, report.speedup_mape), (None, None));
+        let nothing = Report::of(Vec::new(), Vec::new());
+        assert_eq!((nothing.mape, nothing.max_error, nothing.coverage), (0.0, 0.0, None));
+    }
+}
