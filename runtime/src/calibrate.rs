@@ -11,7 +11,7 @@ mod transfer;
 
 use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Uncertainty};
 use ringlab_sim::plan::{Plan, Transport};
-use ringlab_sim::timeline::{Span, SpanKind, Timeline};
+use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 use thiserror::Error;
 
@@ -128,16 +128,16 @@ impl Session<'_> {
         if (self.progress)(what) { Ok(()) } else { Err(CalibrateError::Stopped) }
     }
 
-    /// Measures `plan`, of which `pick` is the time that counts.
+    /// Measures `plan`, of which `pick` is the time that counts, in seconds.
     fn sample(
         &mut self,
         factors: Vec<f64>,
         plan: &Plan,
-        pick: impl Fn(&Timeline) -> SimTime,
+        pick: impl Fn(&Timeline) -> f64,
     ) -> Result<Sample, CalibrateError> {
         let repeats = self.machine.sizes().repeats;
         let runs = self.machine.run(plan, Launching::Stepwise, repeats)?;
-        Ok(Sample { factors, seconds: pick(&runs.timeline).as_secs_f64(), spread: runs.spread() })
+        Ok(Sample { factors, seconds: pick(&runs.timeline), spread: runs.spread() })
     }
 
     fn launches(&mut self, date: &str) -> Result<(), CalibrateError> {
@@ -192,7 +192,8 @@ impl Session<'_> {
     }
 }
 
-/// Sum of the durations of the spans of `kind`.
-fn of_kind(timeline: &Timeline, kind: SpanKind) -> SimTime {
-    timeline.spans.iter().filter(|s| s.kind == kind).map(Span::duration).sum()
+/// Sum of the durations of the spans of `kind`, in seconds, averaged over the ranks.
+fn of_kind(timeline: &Timeline, kind: SpanKind) -> f64 {
+    let spans = timeline.spans.iter().filter(|s| s.kind == kind);
+    spans.map(|s| s.duration().as_secs_f64()).sum::<f64>() / f64::from(timeline.ranks)
 }

@@ -51,44 +51,87 @@ pub fn profile(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape) -> Til
         return uniform(q.len().div_ceil(tile.q), kv.len(), tile);
     }
     for row in 0..q.len().div_ceil(tile.q) {
-        let tiles = row_tiles(mask, q, kv, tile, row);
-        let visited = tiles.full + tiles.partial;
-        out.empty += columns - visited;
-        if visited == 0 {
-            continue;
-        }
-        let heavier = visited > out.heaviest.full + out.heaviest.partial;
-        let lighter = out.rows == 0 || visited < out.lightest.full + out.lightest.partial;
-        out.rows += 1;
-        out.total.full += tiles.full;
-        out.total.partial += tiles.partial;
-        if heavier {
-            out.heaviest = tiles;
-        }
-        if lighter {
-            out.lightest = tiles;
-        }
+        out.add(row_tiles(mask, q, kv, tile, row), columns);
     }
     out
 }
 
+/// As [`profile`], by key tiles: a row of the result is a key tile against all query tiles that visit it, the work item of
+/// a backward.
+pub fn key_profile(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape) -> TileProfile {
+    let (rows, columns) = (q.len().div_ceil(tile.q), kv.len().div_ceil(tile.kv) as usize);
+    // Differences from one key tile to the next: how many query tiles visit it, and how many of them in full.
+    let (mut visits, mut full) = (vec![0i64; columns + 1], vec![0i64; columns + 1]);
+    for row in 0..rows {
+        let Some(range) = row_range(mask, q, kv, tile, row) else { continue };
+        visits[range.first as usize] += 1;
+        visits[range.last as usize] -= 1;
+        full[range.full_first as usize] += 1;
+        full[range.full_last as usize] -= 1;
+    }
+    let mut out = TileProfile::default();
+    let (mut visiting, mut in_full) = (0, 0);
+    for column in 0..columns {
+        visiting += visits[column];
+        in_full += full[column];
+        let (visited, full) = (visiting as u64, in_full as u64);
+        out.add(RowTiles { full, partial: visited - full }, rows);
+    }
+    out
+}
+
+impl TileProfile {
+    /// Counts one more row, of at most `columns` tiles.
+    fn add(&mut self, tiles: RowTiles, columns: u64) {
+        let visited = tiles.full + tiles.partial;
+        self.empty += columns - visited;
+        if visited == 0 {
+            return;
+        }
+        let heavier = visited > self.heaviest.full + self.heaviest.partial;
+        let lighter = self.rows == 0 || visited < self.lightest.full + self.lightest.partial;
+        self.rows += 1;
+        self.total.full += tiles.full;
+        self.total.partial += tiles.partial;
+        if heavier {
+            self.heaviest = tiles;
+        }
+        if lighter {
+            self.lightest = tiles;
+        }
+    }
+}
+
+/// Key tiles of one query tile: `[first, last)` are visited, `[full_first, full_last)` of them have no masked pair.
+struct RowRange {
+    first: u64,
+    full_first: u64,
+    full_last: u64,
+    last: u64,
+}
+
 /// The tiles that query tile `row` visits.
 pub fn row_tiles(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape, row: u64) -> RowTiles {
+    let Some(range) = row_range(mask, q, kv, tile, row) else { return RowTiles::default() };
+    let full = range.full_last - range.full_first;
+    RowTiles { full, partial: range.last - range.first - full }
+}
+
+fn row_range(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape, row: u64) -> Option<RowRange> {
     let (from, to) = (row * tile.q, ((row + 1) * tile.q).min(q.len()));
-    let Some(hull) = hull(mask, q, from, to) else { return RowTiles::default() };
+    let hull = hull(mask, q, from, to)?;
     let first = kv.count_before(hull.lo_min) / tile.kv;
     let reach = kv.count_before(hull.end_max);
     if reach <= kv.count_before(hull.lo_min) {
-        return RowTiles::default();
+        return None;
     }
     let last = reach.div_ceil(tile.kv);
-    if !hull.every_query_valid {
-        return RowTiles { full: 0, partial: last - first };
-    }
     let full_first = kv.count_before(hull.lo_max).div_ceil(tile.kv);
     let full_last = kv.count_before(hull.end_min) / tile.kv;
-    let full = full_last.saturating_sub(full_first);
-    RowTiles { full, partial: last - first - full }
+    if !hull.every_query_valid || full_last <= full_first {
+        return Some(RowRange { first, full_first: first, full_last: first, last });
+    }
+    Some(RowRange { first, full_first, full_last, last })
 }
 
 /// Ends of the key intervals over the queries of one tile.
@@ -197,6 +240,15 @@ mod tests {
             prop_assert_eq!(p.total.full, full);
             prop_assert!(p.total.full + p.total.partial >= any);
             prop_assert_eq!(p.total.full + p.total.partial + p.empty, q.len().div_ceil(tq) * kv.len().div_ceil(tk));
+            let by_keys = key_profile(&mask, &q, &kv, tile);
+            prop_assert_eq!((by_keys.total, by_keys.empty), (p.total, p.empty));
+            let visits = |row, column: u64| {
+                let range = row_range(&mask, &q, &kv, tile, row);
+                range.is_some_and(|r| (r.first..r.last).contains(&column))
+            };
+            let heaviest = (0..kv.len().div_ceil(tk)).map(|c| (0..q.len().div_ceil(tq)).filter(|&r| visits(r, c)).count());
+            let most = heaviest.max().unwrap_or(0) as u64;
+            prop_assert_eq!(by_keys.heaviest.full + by_keys.heaviest.partial, most);
             prop_assert_eq!(all_full(&mask, &q, &kv), work::pairs(&mask, &q, &kv) == u128::from(q.len() * kv.len()));
             if all_empty(&mask, &q, &kv) {
                 prop_assert_eq!(work::pairs(&mask, &q, &kv), 0);

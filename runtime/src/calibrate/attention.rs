@@ -51,8 +51,9 @@ impl Session<'_> {
         pattern: Pattern,
         tokens: u64,
     ) -> Result<Sample, CalibrateError> {
-        let plan =
-            probes::call(shape, kernel.pass, pattern, tokens).ok_or(CalibrateError::Sizes("attention"))?;
+        let ranks = self.machine.identity().devices;
+        let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks)
+            .ok_or(CalibrateError::Sizes("attention"))?;
         let kind = match kernel.pass {
             Pass::Forward => SpanKind::Attend,
             Pass::Backward => SpanKind::AttendBackward,
@@ -60,7 +61,7 @@ impl Session<'_> {
         let all = TokenSet::new([Progression::contiguous(0, tokens)]);
         let mask = Mask::new(pattern, &Documents::single(tokens));
         let profile = tiles::profile(&mask, &all, &all, kernel.tile);
-        let weights = cost::weights(&profile, u64::from(shape.heads), self.cluster.device.sms);
+        let weights = cost::weights(&profile, heads, self.cluster.device.sms);
         // Tiles of one query and key have no time of their own beside that of the pairs.
         let single = kernel.tile.q * kernel.tile.kv == 1;
         let factors = if single { vec![weights[0], weights[1] + weights[2]] } else { weights.to_vec() };
@@ -91,6 +92,8 @@ impl Session<'_> {
             partial_tile_cost: partial,
             prologue: half,
             epilogue: half,
+            carry: SimTime::ZERO,
+            items: Items::QueryTiles,
             grid: if kernel.grid == Grid::Persistent { Grid::Persistent } else { Grid::PerItem },
             source: format!(
                 "fit to {} single calls measured {date}: rms residual {:.1}%, largest {:.1}%",

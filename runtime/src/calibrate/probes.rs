@@ -35,51 +35,55 @@ fn problem(shape: Shape, pattern: Pattern, tokens: u64) -> Problem {
     Problem { shape, pattern, documents: vec![tokens] }
 }
 
-/// One attention call of `tokens` queries over as many keys, forward or backward.
-pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64) -> Option<Plan> {
-    let problem = problem(shape, pattern, tokens);
-    let mut b = builder(format!("call {pattern}"), pass, &problem, 1, Transport::CopyEngine)?;
-    let slots = b.shard(0);
-    let (q_block, kv_block) = (b.block(&[slots], false), b.block(&[slots], true));
+/// One attention call of `tokens` queries over as many keys on each of `ranks` ranks at the same time.
+pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u32) -> Option<Plan> {
+    let problem = problem(shape, pattern, tokens * u64::from(ranks));
+    let mut b = builder(format!("call {pattern}"), pass, &problem, ranks, Transport::CopyEngine)?;
     let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
-    let kv = b.input(0, Tensor::KeyValue, kv_block);
-    match pass {
-        Pass::Forward => {
-            let q = b.input(0, Tensor::Query, q_block);
-            let state = b.scratch(0, Tensor::State, q_block);
-            let out = b.output(0, Tensor::Output, q_block);
-            let (q, kv) = (q.into(), kv.into());
-            b.compute(0, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
-            b.compute(0, 0, OpKind::Finish { state, out });
-        }
-        Pass::Backward => {
-            let q = b.input(0, Tensor::QuerySide, q_block);
-            let delta = b.scratch(0, Tensor::Delta, q_block);
-            let dq = b.output(0, Tensor::QueryGrad, q_block);
-            let dkv = b.output(0, Tensor::KeyValueGrad, kv_block);
-            b.compute(0, 0, OpKind::Preprocess { q: q.into(), delta, block: q_block });
-            let (q, kv, dkv, dkv_block) = (q.into(), kv.into(), dkv.into(), kv_block);
-            let (init_dq, init_dkv) = (true, true);
-            b.compute(
-                0,
-                0,
-                OpKind::AttendBackward {
-                    q,
-                    delta,
-                    kv,
-                    dq,
-                    dkv,
-                    q_block,
-                    kv_block,
-                    dkv_block,
-                    mask,
-                    init_dq,
-                    init_dkv,
-                },
-            );
+    for rank in 0..ranks {
+        match pass {
+            Pass::Forward => forward_call(&mut b, rank, mask),
+            Pass::Backward => backward_call(&mut b, rank, mask),
         }
     }
     Some(b.finish())
+}
+
+fn forward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
+    let shard = b.shard(rank);
+    let (q_block, kv_block) = (b.block(&[shard], false), b.block(&[shard], true));
+    let q = b.input(rank, Tensor::Query, q_block).into();
+    let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
+    let state = b.scratch(rank, Tensor::State, q_block);
+    let out = b.output(rank, Tensor::Output, q_block);
+    b.compute(rank, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
+    b.compute(rank, 0, OpKind::Finish { state, out });
+}
+
+fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
+    let shard = b.shard(rank);
+    let (q_block, kv_block) = (b.block(&[shard], false), b.block(&[shard], true));
+    let q = b.input(rank, Tensor::QuerySide, q_block).into();
+    let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
+    let delta = b.scratch(rank, Tensor::Delta, q_block);
+    let dq = b.output(rank, Tensor::QueryGrad, q_block);
+    let dkv = b.output(rank, Tensor::KeyValueGrad, kv_block).into();
+    let (init_dq, init_dkv, dkv_block) = (true, true, kv_block);
+    b.compute(rank, 0, OpKind::Preprocess { q, delta, block: q_block });
+    let kind = OpKind::AttendBackward {
+        q,
+        delta,
+        kv,
+        dq,
+        dkv,
+        q_block,
+        kv_block,
+        dkv_block,
+        mask,
+        init_dq,
+        init_dkv,
+    };
+    b.compute(rank, 0, kind);
 }
 
 /// Full attention of `tokens / calls` queries over `calls` equal blocks of keys, one call each: all but the first take

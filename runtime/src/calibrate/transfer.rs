@@ -72,12 +72,12 @@ impl Session<'_> {
     }
 }
 
-/// From the start of a send to the end of its receive, for the message that takes longest.
-fn slowest_message(timeline: &Timeline) -> SimTime {
+/// From the start of a send to the end of its receive, in seconds, for the message that takes longest.
+fn slowest_message(timeline: &Timeline) -> f64 {
     let ends = |rank, kind| timeline.spans.iter().filter(move |s| s.rank == rank && s.kind == kind).copied();
     let one = |from: u32| {
         let (send, recv) = (ends(from, SpanKind::Send).next(), ends(1 - from, SpanKind::Recv).next());
         send.zip(recv).map(|(send, recv)| recv.end.max(send.end).saturating_sub(send.start))
     };
-    one(0).into_iter().chain(one(1)).max().unwrap_or(SimTime::ZERO)
+    one(0).into_iter().chain(one(1)).max().unwrap_or(SimTime::ZERO).as_secs_f64()
 }

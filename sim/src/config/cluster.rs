@@ -20,7 +20,7 @@ use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
-pub use kernel::{Dtype, Grid, KernelRow, NoKernel, Pass};
+pub use kernel::{Dtype, Grid, Items, KernelRow, NoKernel, Pass};
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

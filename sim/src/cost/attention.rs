@@ -1,13 +1,14 @@
 //! Attention calls: a kernel's work items, and how long they keep the SMs of a device.
 //!
-//! A work item is one query tile of one head and sequence: `prologue + epilogue + (full + partial * partial_cost) * t`,
+//! A work item is one query tile of one head and sequence, or one key tile of all query heads that share a kv head. It
+//! takes `prologue + epilogue + carries * carry + (full + partial * partial_cost) * t`,
 //! where `t = tile_q * tile_kv * flops_per_pair / (rate / SMs)` is the time of a full tile on one SM. Items go to the
 //! SMs longest first, so that the last wave holds the lightest ones; a call takes
 //! `(sum of items + idle slots of the last wave * lightest item) / SMs`, and never less than its heaviest item. Equal
 //! items in whole waves make this exact.
 
 use super::whole_picoseconds;
-use crate::config::cluster::{Grid, KernelRow};
+use crate::config::cluster::{Grid, Items, KernelRow};
 use crate::tiles::{RowTiles, TileProfile, TileShape};
 use crate::units::SimTime;
 
@@ -21,7 +22,25 @@ pub struct Kernel {
     partial_tile: f64,
     /// Prologue and epilogue of an item.
     fixed: f64,
+    carry: f64,
+    items: Items,
     persistent: bool,
+}
+
+/// Heads of a call, times sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Heads with work items of their own.
+    pub separate: u64,
+    /// Query heads that one work item goes through.
+    pub shared: u64,
+}
+
+impl Heads {
+    /// Each with work items of its own.
+    pub fn separate(heads: u64) -> Self {
+        Self { separate: heads, shared: 1 }
+    }
 }
 
 /// The work items of one attention call, in picoseconds of one SM.
@@ -48,6 +67,8 @@ impl Kernel {
             full_tile,
             partial_tile: full_tile * row.partial_tile_cost,
             fixed: (row.prologue + row.epilogue).0 as f64,
+            carry: row.carry.0 as f64,
+            items: row.items,
             persistent: row.grid == Grid::Persistent,
         }
     }
@@ -62,15 +83,22 @@ impl Kernel {
         self.persistent
     }
 
-    /// A call over `repeats` heads (times sequences) with these tiles each.
-    pub fn call(&self, profile: &TileProfile, repeats: u64) -> Call {
+    /// What its work items are.
+    pub fn items(&self) -> Items {
+        self.items
+    }
+
+    /// A call over `heads` with these tiles each, which reads and leaves a carried state `carries` times in all.
+    pub fn call(&self, profile: &TileProfile, heads: Heads, carries: u32) -> Call {
         let tiles = |t: RowTiles| t.full as f64 * self.full_tile + t.partial as f64 * self.partial_tile;
-        let total = profile.rows as f64 * self.fixed + tiles(profile.total);
+        let fixed = self.fixed + f64::from(carries) * self.carry;
+        let shared = heads.shared as f64;
+        let total = profile.rows as f64 * fixed + tiles(profile.total) * shared;
         Call {
-            items: profile.rows * repeats,
-            total: total * repeats as f64,
-            lightest: self.fixed + tiles(profile.lightest),
-            heaviest: self.fixed + tiles(profile.heaviest),
+            items: profile.rows * heads.separate,
+            total: total * heads.separate as f64,
+            lightest: fixed + tiles(profile.lightest) * shared,
+            heaviest: fixed + tiles(profile.heaviest) * shared,
         }
     }
 }
@@ -88,21 +116,25 @@ impl Call {
     }
 }
 
-/// How often a call over `repeats` heads takes, on `sms` SMs, the time of (a work item's prologue and epilogue, a full
-/// tile, a partial tile): the factors with which a call's time is linear in a kernel's constants.
-pub fn weights(profile: &TileProfile, repeats: u64, sms: u32) -> [f64; 3] {
+/// How often a call over `heads`, on `sms` SMs, takes the time of (a work item's prologue and epilogue, a full tile, a
+/// partial tile): the factors with which a call's time is linear in a kernel's constants.
+pub fn weights(profile: &TileProfile, heads: Heads, sms: u32) -> [f64; 3] {
     let sms = u64::from(sms.max(1));
-    let items = profile.rows * repeats;
+    let items = profile.rows * heads.separate;
     let idle = items.next_multiple_of(sms) - items;
-    let spread = |total: u64, lightest: u64| (total * repeats + idle * lightest) as f64 / sms as f64;
+    let spread = |total: u64, lightest: u64| (total * heads.separate + idle * lightest) as f64 / sms as f64;
+    let tiles = |total: u64, lightest: u64| heads.shared as f64 * spread(total, lightest);
     let RowTiles { full, partial } = profile.heaviest;
     let spread = [
         spread(profile.rows, 1),
-        spread(profile.total.full, profile.lightest.full),
-        spread(profile.total.partial, profile.lightest.partial),
+        tiles(profile.total.full, profile.lightest.full),
+        tiles(profile.total.partial, profile.lightest.partial),
     ];
-    // As in [`Call::time`], a call takes no less than its heaviest item; tiles say which of the two it is.
-    if spread[1] + spread[2] < (full + partial) as f64 { [1.0, full as f64, partial as f64] } else { spread }
+    let heaviest = [1.0, (full * heads.shared) as f64, (partial * heads.shared) as f64];
+    // As in [`Call::time`], a call takes no less than its heaviest item. Which of the two it is depends on the constants;
+    // where they are not known yet, prologue and epilogue count as a full tile, and a partial tile as one and a half.
+    let typical = |[fixed, full, partial]: [f64; 3]| fixed + full + 1.5 * partial;
+    if typical(spread) < typical(heaviest) { heaviest } else { spread }
 }
 
 #[cfg(test)]
@@ -129,6 +161,8 @@ mod tests {
             partial_tile_cost: 1.5,
             prologue: SimTime(700),
             epilogue: SimTime(300),
+            carry: SimTime::ZERO,
+            items: Items::QueryTiles,
             grid: Grid::Persistent,
             source: "test".into(),
         }
@@ -164,17 +198,21 @@ mod tests {
             lightest: RowTiles { full: 10, partial: 0 },
         };
         // One item is 1 + 10 ns.
-        assert_eq!(kernel.call(&profile, 4).time(132), SimTime(11_000));
-        assert_eq!(kernel.call(&profile, 8).time(132), SimTime(22_000));
-        assert_eq!(kernel.call(&profile, 9).time(132), SimTime(33_000), "33 items more need another wave");
-        assert_eq!(kernel.call(&profile, 1).time(132), SimTime(11_000));
+        assert_eq!(kernel.call(&profile, Heads::separate(4), 0).time(132), SimTime(11_000));
+        assert_eq!(kernel.call(&profile, Heads::separate(8), 0).time(132), SimTime(22_000));
+        assert_eq!(
+            kernel.call(&profile, Heads::separate(9), 0).time(132),
+            SimTime(33_000),
+            "33 items more need another wave"
+        );
+        assert_eq!(kernel.call(&profile, Heads::separate(1), 0).time(132), SimTime(11_000));
     }
 
     #[test]
     fn single_pairs_on_one_sm_are_exact_work() {
         let mut ideal = row(1, 1, 1);
         (ideal.prologue, ideal.epilogue, ideal.partial_tile_cost) = (SimTime::ZERO, SimTime::ZERO, 1.0);
-        let call = Kernel::new(&ideal, 1).call(&causal(100, 1), 3);
+        let call = Kernel::new(&ideal, 1).call(&causal(100, 1), Heads::separate(3), 0);
         assert_eq!(call.time(1), SimTime(3 * 1000 * 100 * 101 / 2));
     }
 
@@ -182,9 +220,9 @@ mod tests {
     fn weights_times_constants_are_the_time_of_a_call() {
         for (rows, repeats, sms) in [(33, 4, 132), (7, 3, 16), (1, 1, 132), (40, 16, 132)] {
             let (kernel, profile) = (Kernel::new(&row(64, 64, sms), sms), causal(rows, 64));
-            let [fixed, full, partial] = weights(&profile, repeats, sms);
+            let [fixed, full, partial] = weights(&profile, Heads::separate(repeats), sms);
             let time = fixed * 1000.0 + full * 1000.0 + partial * 1500.0;
-            let exact = kernel.call(&profile, repeats).time(sms).0 as f64;
+            let exact = kernel.call(&profile, Heads::separate(repeats), 0).time(sms).0 as f64;
             assert!((time - exact).abs() <= 1.0, "{time} for {exact}");
         }
     }
@@ -192,12 +230,15 @@ mod tests {
     #[test]
     fn nothing_to_do_takes_no_time_and_no_rate_takes_for_ever() {
         let kernel = Kernel::new(&row(64, 64, 8), 8);
-        assert_eq!(kernel.call(&TileProfile::default(), 8).time(8), SimTime::ZERO);
+        assert_eq!(kernel.call(&TileProfile::default(), Heads::separate(8), 0).time(8), SimTime::ZERO);
         let stopped = KernelRow { rate: FlopsPerSec(0.0), ..row(64, 64, 8) };
-        assert_eq!(Kernel::new(&stopped, 8).call(&causal(4, 64), 1).time(8), SimTime::NEVER);
+        assert_eq!(
+            Kernel::new(&stopped, 8).call(&causal(4, 64), Heads::separate(1), 0).time(8),
+            SimTime::NEVER
+        );
         let ideal = KernelRow { rate: FlopsPerSec(f64::INFINITY), ..row(64, 64, 8) };
         assert_eq!(
-            Kernel::new(&ideal, 8).call(&causal(4, 64), 2).time(8),
+            Kernel::new(&ideal, 8).call(&causal(4, 64), Heads::separate(2), 0).time(8),
             SimTime(1000),
             "only the prologue"
         );
@@ -207,7 +248,7 @@ mod tests {
         #[test]
         fn a_call_is_near_the_longest_first_schedule(rows in 1u64..40, repeats in 1u64..40, sms in 1u32..140) {
             let kernel = Kernel::new(&row(64, 64, sms), sms);
-            let call = kernel.call(&causal(rows, 64), repeats);
+            let call = kernel.call(&causal(rows, 64), Heads::separate(repeats), 0);
             let (time, exact) = (call.time(sms).0, longest_first(rows, repeats, sms as usize));
             prop_assert!(time as f64 >= call.total / f64::from(sms), "below the work bound");
             prop_assert!(time as f64 >= call.heaviest, "below the heaviest item");

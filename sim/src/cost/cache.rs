@@ -9,8 +9,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 
+use super::By;
+use crate::config::cluster::Items;
 use crate::mask::{Bound, Mask};
-use crate::tiles::{TileProfile, TileShape};
+use crate::tiles::TileProfile;
 use crate::tokens::{Progression, TokenSet};
 
 /// Entries after which the table starts anew, so that a long sweep does not fill the memory.
@@ -43,13 +45,13 @@ impl Geometries {
         mask: &Mask,
         q: &TokenSet,
         kv: &TokenSet,
-        tile: TileShape,
+        by: By,
         count: impl FnOnce() -> Geometry,
     ) -> Geometry {
         if !self.enabled {
             return count();
         }
-        write_key(mask, q, kv, tile, &mut self.key);
+        write_key(mask, q, kv, by, &mut self.key);
         if let Some(known) = self.known.get(self.key.as_slice()) {
             return *known;
         }
@@ -63,9 +65,9 @@ impl Geometries {
 }
 
 /// The relative geometry as numbers, every list preceded by its length.
-fn write_key(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape, out: &mut Vec<i64>) {
+fn write_key(mask: &Mask, q: &TokenSet, kv: &TokenSet, by: By, out: &mut Vec<i64>) {
     out.clear();
-    out.extend([tile.q.cast_signed(), tile.kv.cast_signed()]);
+    out.extend([by.tile.q.cast_signed(), by.tile.kv.cast_signed(), i64::from(by.items == Items::KeyTiles)]);
     let (Some(q_first), Some(q_last), Some(k_first), Some(k_last)) =
         (q.first(), q.last(), kv.first(), kv.last())
     else {
@@ -119,6 +121,7 @@ impl Hull {
 mod tests {
     use super::*;
     use crate::mask::{Documents, Pattern};
+    use crate::tiles::TileShape;
     use crate::{tiles, work};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -129,7 +132,7 @@ mod tests {
 
     fn key(mask: &Mask, q: &TokenSet, kv: &TokenSet, tile: TileShape) -> Vec<i64> {
         let mut out = Vec::new();
-        write_key(mask, q, kv, tile, &mut out);
+        write_key(mask, q, kv, By { tile, items: Items::QueryTiles }, &mut out);
         out
     }
 
@@ -173,7 +176,9 @@ mod tests {
         let tile = TileShape { q: 1, kv: 1 };
         for len in 1..(MOST_ENTRIES as u64 + 10) {
             let set = TokenSet::new([Progression::contiguous(0, len)]);
-            let got = cache.get_or_insert(&mask, &set, &set, tile, || counted(&mask, &set, &set, tile));
+            let got = cache.get_or_insert(&mask, &set, &set, By { tile, items: Items::QueryTiles }, || {
+                counted(&mask, &set, &set, tile)
+            });
             assert_eq!(got.pairs, u128::from(len) * u128::from(len));
         }
         assert!(cache.known.len() <= MOST_ENTRIES);

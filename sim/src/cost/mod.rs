@@ -4,12 +4,14 @@ mod attention;
 mod cache;
 mod memory;
 
-pub use attention::{Call, Kernel, weights};
+pub use attention::{Call, Heads, Kernel, weights};
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
 
-use crate::config::cluster::{Cluster, NoKernel};
+use crate::config::cluster::{Cluster, Items, NoKernel};
+use crate::mask::Mask;
 use crate::plan::{BlockId, Buf, MaskId, OpKind, Plan, Program};
-use crate::tiles::{self, TileShape};
+use crate::tiles::{self, TileProfile, TileShape};
+use crate::tokens::TokenSet;
 use crate::units::{Bytes, SimTime};
 use crate::work;
 
@@ -47,16 +49,30 @@ impl Costs {
         Ok(Kernel::new(row, self.sms()))
     }
 
-    /// The work items of an attention call with `kernel`, over all heads and sequences.
-    pub fn call(&mut self, plan: &Plan, kernel: &Kernel, q: BlockId, kv: BlockId, mask: MaskId) -> Call {
-        let (tile, repeats) = (kernel.tile(), repeats(plan, q));
+    /// The work items of an attention call with `kernel`, over all heads and sequences, which reads and leaves a carried
+    /// state `carries` times in all.
+    pub fn call(
+        &mut self,
+        plan: &Plan,
+        kernel: &Kernel,
+        (q, kv, mask): (BlockId, BlockId, MaskId),
+        carries: u32,
+    ) -> Call {
+        let by = By { tile: kernel.tile(), items: kernel.items() };
+        let heads = match kernel.items() {
+            Items::QueryTiles => Heads::separate(repeats(plan, q)),
+            Items::KeyTiles => {
+                let kv_heads = repeats(plan, kv);
+                Heads { separate: kv_heads, shared: repeats(plan, q).div_ceil(kv_heads.max(1)) }
+            }
+        };
         let profile = if mask == MaskId::NONE {
             // Without a mask there is a closed form, cheaper than a look-up.
-            tiles::profile(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv).tokens, tile)
+            by.profile(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv).tokens)
         } else {
-            self.geometry(plan, tile, q, kv, mask).profile
+            self.geometry(plan, by, (q, kv, mask)).profile
         };
-        kernel.call(&profile, repeats)
+        kernel.call(&profile, heads, carries)
     }
 
     /// FLOPs of an attention call by the mask's area, over all heads and sequences.
@@ -64,7 +80,8 @@ impl Costs {
         let pairs = if mask == MaskId::NONE {
             work::pairs(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv).tokens)
         } else {
-            self.geometry(plan, kernel.tile(), q, kv, mask).pairs
+            let by = By { tile: kernel.tile(), items: kernel.items() };
+            self.geometry(plan, by, (q, kv, mask)).pairs
         };
         let each = plan.pass.flops_per_pair(plan.shape.head_dim);
         pairs as f64 * each as f64 * repeats(plan, q) as f64
@@ -82,10 +99,26 @@ impl Costs {
         moved / self.cluster.device.reached.hbm
     }
 
-    fn geometry(&mut self, plan: &Plan, tile: TileShape, q: BlockId, kv: BlockId, mask: MaskId) -> Geometry {
+    fn geometry(&mut self, plan: &Plan, by: By, (q, kv, mask): (BlockId, BlockId, MaskId)) -> Geometry {
         let (q, kv, on) = (&plan.block(q).tokens, &plan.block(kv).tokens, plan.mask(mask));
-        let count = || Geometry { profile: tiles::profile(on, q, kv, tile), pairs: work::pairs(on, q, kv) };
-        self.geometries.get_or_insert(on, q, kv, tile, count)
+        let count = || Geometry { profile: by.profile(on, q, kv), pairs: work::pairs(on, q, kv) };
+        self.geometries.get_or_insert(on, q, kv, by, count)
+    }
+}
+
+/// How work is cut into items and tiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct By {
+    tile: TileShape,
+    items: Items,
+}
+
+impl By {
+    fn profile(self, mask: &Mask, q: &TokenSet, kv: &TokenSet) -> TileProfile {
+        match self.items {
+            Items::QueryTiles => tiles::profile(mask, q, kv, self.tile),
+            Items::KeyTiles => tiles::key_profile(mask, q, kv, self.tile),
+        }
     }
 }
 

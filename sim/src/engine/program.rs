@@ -264,7 +264,7 @@ impl Loader<'_> {
         let launched = host.clock.0;
         tasks.link(rank, index, lane, joined);
         let (waits, wait_count) = tasks.reduce_waits(rank, op);
-        let (kind, work) = self.work(program, &op.kind)?;
+        let (kind, work) = self.work(program, index)?;
         *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, ..BLANK };
         Ok(())
     }
@@ -295,7 +295,8 @@ impl Loader<'_> {
     }
 
     /// The duration, or the message.
-    fn work(&mut self, program: &Program, kind: &OpKind) -> Result<(TaskKind, u64), SimError> {
+    fn work(&mut self, program: &Program, index: OpId) -> Result<(TaskKind, u64), SimError> {
+        let kind = &program.ops[index as usize].kind;
         let (kind, duration) = match *kind {
             OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
                 return Ok((TaskKind::Transfer, u64::from(message)));
@@ -306,7 +307,8 @@ impl Loader<'_> {
                     Some(kernel) => kernel,
                     None => *self.kernel.insert(self.costs.kernel(self.plan)?),
                 };
-                let call = self.costs.call(self.plan, &kernel, q_block, kv_block, mask);
+                let carries = carries(program, index);
+                let call = self.costs.call(self.plan, &kernel, (q_block, kv_block, mask), carries);
                 (TaskKind::Call, call.time(self.costs.sms()))
             }
             // The last attention call or merge does it on its way out.
@@ -315,4 +317,18 @@ impl Loader<'_> {
         };
         Ok((kind, duration.0))
     }
+}
+
+/// How often a forward call moves a carried state: once if it takes one up, and once if it leaves one, which it does not
+/// where its state is finished next.
+fn carries(program: &Program, index: OpId) -> u32 {
+    let OpKind::Attend { state, init, .. } = program.ops[index as usize].kind else { return 0 };
+    let touches = |kind: &OpKind| {
+        let mut found = false;
+        kind.accesses(|buffer, _| found |= buffer == state);
+        found
+    };
+    let next = program.ops[index as usize + 1..].iter().find(|op| touches(&op.kind));
+    let leaves = next.is_some_and(|op| !matches!(op.kind, OpKind::Finish { .. }));
+    u32::from(!init) + u32::from(leaves)
 }

@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use crate::config::cluster::Items;
 use crate::config::cluster::{Cluster, Dtype, Grid, KernelRow, Pass};
 use crate::units::{FlopsPerSec, SimTime};
 
@@ -112,6 +113,8 @@ impl KernelFamily {
             partial_tile_cost,
             prologue: half,
             epilogue: half,
+            carry: SimTime::ZERO,
+            items: Items::QueryTiles,
             grid: if persistent { Grid::Persistent } else { Grid::PerItem },
             source: source.to_owned(),
         }

@@ -114,7 +114,7 @@ fn least_time(plan: &Plan, costs: &mut Costs, topology: &Topology, rank: usize, 
         OpKind::Attend { q_block, kv_block, mask, .. }
         | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
             let kernel = costs.kernel(plan).unwrap();
-            costs.call(plan, &kernel, q_block, kv_block, mask).time(costs.sms())
+            costs.call(plan, &kernel, (q_block, kv_block, mask), 0).time(costs.sms())
         }
         OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
             let m = plan.message(message);

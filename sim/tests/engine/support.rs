@@ -39,6 +39,8 @@ pub fn ideal(gpus: u32) -> Cluster {
         partial_tile_cost: 1.0,
         prologue: SimTime::ZERO,
         epilogue: SimTime::ZERO,
+        carry: SimTime::ZERO,
+        items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::Persistent,
         source: "test".into(),
     });

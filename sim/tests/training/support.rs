@@ -39,6 +39,8 @@ pub fn cluster(nodes: u32) -> Cluster {
         partial_tile_cost: 1.0,
         prologue: zero,
         epilogue: zero,
+        carry: SimTime::ZERO,
+        items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::PerItem,
         source: "test".into(),
     });
@@ -75,5 +77,6 @@ pub fn cluster(nodes: u32) -> Cluster {
             source: "test".into(),
         }),
         kernels: kernels.to_vec(),
+        calibration: None,
     }
 }

@@ -7,8 +7,7 @@ use crate::units::{Bytes, FlopsPerSec, SimTime};
 
 /// What one attention kernel reaches.
 ///
-/// A work item runs on one SM: in the forward a query tile of one head against all of its key tiles, in the
-/// backward a key tile against all of its query tiles. It takes `prologue + epilogue` and, for each tile that is
+/// A work item ([`Items`]) runs on one SM. It takes `prologue + epilogue` and, for each tile that is
 /// not skipped, the time of a full tile at `rate / sms`, times `partial_tile_cost` when the mask cuts through the
 /// tile. A tile that merely reaches past the end of the sequence costs as much as a full one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,10 +32,35 @@ pub struct KernelRow {
     pub prologue: SimTime,
     /// Time of a work item after its last tile.
     pub epilogue: SimTime,
+    /// What reading a state that an earlier call left adds to a work item, and what leaving one for the next adds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub carry: SimTime,
+    /// What a work item is.
+    #[serde(skip_serializing_if = "is_default")]
+    pub items: Items,
     /// How work items reach the SMs.
     pub grid: Grid,
     /// Where these figures come from.
     pub source: String,
+}
+
+/// What one work item of a kernel covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Items {
+    /// A query tile of one query head against all of its key tiles.
+    #[default]
+    QueryTiles,
+    /// A key tile of one kv head against all query tiles of all query heads that share it.
+    KeyTiles,
+}
+
+fn is_default(items: &Items) -> bool {
+    *items == Items::default()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(time: &SimTime) -> bool {
+    *time == SimTime::ZERO
 }
 
 /// How the work items of a kernel reach the SMs.
@@ -127,6 +151,11 @@ impl Keyword for Pass {
         &[("forward", Self::Forward), ("backward", Self::Backward)];
 }
 
+impl Keyword for Items {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("query-tiles", Self::QueryTiles), ("key-tiles", Self::KeyTiles)];
+}
+
 impl Keyword for Grid {
     const NAMES: &'static [(&'static str, Self)] =
         &[("persistent", Self::Persistent), ("per-item", Self::PerItem)];
@@ -142,4 +171,4 @@ macro_rules! text_is_name {
     )*};
 }
 
-text_is_name!(Dtype, Pass, Grid);
+text_is_name!(Dtype, Pass, Grid, Items);

@@ -1,7 +1,7 @@
 //! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
 
 use super::{
-    Calibration, Cluster, Device, Dtype, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
+    Calibration, Cluster, Device, Dtype, Fabric, FabricTopology, Host, Items, KernelId, KernelRow, Network,
     NetworkTopology, Peak, Quantity, Reached, Transport, Uncertainty,
 };
 use toml::de::DeTable;
@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use crate::config::error::ConfigError;
 use crate::config::field::{Field, Keyword, Source};
 use crate::config::section::{Keys, Section, parse_toml};
-use crate::units::{Bytes, BytesPerSec, FlopsPerSec};
+use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 const SOURCE: (&str, &str) = ("source", "\"datasheet, paper, or where and when measured\"");
 const KIND: (&str, &str) = ("kind", "\"nvswitch\"");
@@ -87,6 +87,8 @@ const KERNEL: Keys = &[
     ("partial_tile_cost", "1.0"),
     ("prologue", TIME),
     ("epilogue", TIME),
+    ("carry", TIME),
+    ("items", "\"query-tiles\""),
     ("grid", "\"persistent\""),
     SOURCE,
 ];
@@ -345,6 +347,8 @@ fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, Confi
         partial_tile_cost: section.required("partial_tile_cost")?.real(0.01..=100.0)?,
         prologue: section.required("prologue")?.amount()?,
         epilogue: section.required("epilogue")?.amount()?,
+        carry: section.optional("carry").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
+        items: section.optional("items").map_or(Ok(Items::default()), |field| field.keyword())?,
         grid: section.required("grid")?.keyword()?,
         source: section.required("source")?.text()?,
     })
