@@ -4,12 +4,15 @@ mod row;
 
 use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
-use ringlab_sim::engine::{Machine, SimOptions};
+use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::engine::{Discard, Machine, SimOptions, simulate_with};
+use ringlab_sim::interval::{Interval, interval};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::timeline::Timeline;
+use ringlab_sim::units::SimTime;
 use serde::Serialize;
 
 pub use self::row::Row;
@@ -38,6 +41,8 @@ pub struct Passes {
     pub passes: Vec<Simulated>,
     /// Over the repeats of a disturbed run, of which the passes are the median.
     pub spread: Option<Spread>,
+    /// Where 90% of measurements are expected, on a calibrated cluster that nothing disturbs.
+    pub interval: Option<Interval>,
 }
 
 /// All schedules of a set-up.
@@ -141,6 +146,10 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repe
     let plans = setup.passes.iter().map(plan).collect::<Result<Vec<_>>>()?;
     let mut machine = Machine::new(&setup.cluster, ranks, &SimOptions::default())?;
     let spread = repeats.map(|r| r.spread(&mut machine, &plans.iter())).transpose()?;
+    let interval = match repeats {
+        None => interval(&setup.cluster, |cluster| time_of(cluster, ranks, &plans))?,
+        Some(_) => None,
+    };
     let mut passes = Vec::new();
     for (pass, plan) in plans.into_iter().enumerate() {
         if let (Some(repeats), Some(spread)) = (repeats, &spread) {
@@ -150,5 +159,12 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repe
         let metrics = Metrics::of(&plan, &timeline);
         passes.push(Simulated { plan, timeline, metrics });
     }
-    Ok(Passes { schedule, passes, spread })
+    Ok(Passes { schedule, passes, spread, interval })
+}
+
+/// Sum of the makespans of `plans` on `cluster`.
+fn time_of(cluster: &Cluster, ranks: u32, plans: &[Plan]) -> Result<SimTime> {
+    let mut machine = Machine::new(cluster, ranks, &SimOptions::default())?;
+    let times = plans.iter().map(|plan| Ok(simulate_with(plan, &mut machine, &mut Discard)?));
+    times.sum()
 }

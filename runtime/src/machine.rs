@@ -2,7 +2,7 @@
 
 mod cpu;
 
-use ringlab_sim::config::cluster::{Cluster, Grid};
+use ringlab_sim::config::cluster::{Cluster, Grid, Items};
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
@@ -59,6 +59,8 @@ pub struct MachineKernel {
     pub pass: Pass,
     /// Queries and keys of a tile.
     pub tile: TileShape,
+    /// What a work item is.
+    pub items: Items,
     /// How its work items reach the SMs.
     pub grid: Grid,
 }

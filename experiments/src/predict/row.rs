@@ -36,6 +36,9 @@ pub struct Row {
     pub pass: String,
     /// Time of one attention layer.
     pub makespan_s: f64,
+    /// 90% interval of it by the cluster's calibration; `null` without one, and in a disturbed run.
+    pub makespan_low_s: Option<f64>,
+    pub makespan_high_s: Option<f64>,
     /// Percentiles of it over the repeats of a disturbed run, whose median all other figures are of.
     pub makespan_p5_s: Option<f64>,
     pub makespan_p50_s: Option<f64>,
@@ -87,6 +90,8 @@ impl Row {
             padding: plan.layout.documents().padding(),
             pass: setup.passes.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
             makespan_s: own.makespan_s,
+            makespan_low_s: s.interval.map(|i| i.low.as_secs_f64()),
+            makespan_high_s: s.interval.map(|i| i.high.as_secs_f64()),
             makespan_p5_s: percentile(|p| p.p5),
             makespan_p50_s: percentile(|p| p.p50),
             makespan_p95_s: percentile(|p| p.p95),

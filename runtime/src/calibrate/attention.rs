@@ -1,7 +1,7 @@
 //! Constants of the attention kernels, from single calls.
 
-use ringlab_sim::config::cluster::{Grid, KernelFigure, KernelId, KernelRow, Quantity};
-use ringlab_sim::cost;
+use ringlab_sim::config::cluster::{Items, KernelFigure, KernelId, KernelRow, Quantity};
+use ringlab_sim::cost::{self, Heads};
 use ringlab_sim::mask::{Documents, Mask, Pattern};
 use ringlab_sim::problem::{Pass, Shape};
 use ringlab_sim::tiles;
@@ -15,6 +15,8 @@ use crate::machine::MachineKernel;
 
 /// Keys that a query of the windowed calls sees: a few tiles, most of them cut by the mask.
 const WINDOW: u64 = 200;
+/// Calls that hand a state on.
+const CALLS: u64 = 3;
 
 impl Session<'_> {
     pub(super) fn kernels(&mut self, date: &str) -> Result<(), CalibrateError> {
@@ -26,24 +28,26 @@ impl Session<'_> {
 
     fn kernel(&mut self, kernel: &MachineKernel, date: &str) -> Result<(), CalibrateError> {
         let sizes = self.machine.sizes();
-        let heads = sizes.heads;
-        let shape =
-            Shape { heads, kv_heads: heads, head_dim: kernel.head_dim, dtype: kernel.dtype, batch: 1 };
+        let (heads, kv_heads, head_dim, dtype) = (sizes.heads, sizes.heads, kernel.head_dim, kernel.dtype);
+        let shape = Shape { heads, kv_heads, head_dim, dtype, batch: 1 };
+        let what = format!("{} {dtype} {head_dim}", kernel.pass);
         let mut samples = Vec::new();
-        for pattern in [Pattern::Full, Pattern::Causal, Pattern::Window(WINDOW)] {
-            for &tokens in &sizes.calls {
-                let title = format!("{} {} {}", kernel.pass, kernel.dtype, kernel.head_dim);
-                self.say(&format!("{title}, {pattern}, {tokens} tokens"))?;
+        for &tokens in &sizes.calls {
+            for pattern in [Pattern::Full, Pattern::Causal, Pattern::Window(WINDOW)] {
+                self.say(&format!("{what}, {pattern}, {tokens} tokens"))?;
                 samples.push(self.call(kernel, shape, pattern, tokens)?);
             }
+            if carries(kernel) {
+                self.say(&format!("{what}, carried, {tokens} tokens"))?;
+                samples.push(self.carried(kernel, shape, tokens)?);
+            }
         }
-        let what = format!("{} {} {}", kernel.pass, kernel.dtype, kernel.head_dim);
         let fit = relative(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
-        self.keep(kernel, what, &fit, &samples, date);
+        self.keep(kernel, what, &fit, samples.len(), date);
         Ok(())
     }
 
-    /// One call as a sample of (work item, full tile, partial tile).
+    /// One call a rank.
     fn call(
         &mut self,
         kernel: &MachineKernel,
@@ -52,34 +56,76 @@ impl Session<'_> {
         tokens: u64,
     ) -> Result<Sample, CalibrateError> {
         let ranks = self.machine.identity().devices;
-        let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks)
-            .ok_or(CalibrateError::Sizes("attention"))?;
+        let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks);
+        let plan = plan.ok_or(CalibrateError::Sizes("attention"))?;
         let kind = match kernel.pass {
             Pass::Forward => SpanKind::Attend,
             Pass::Backward => SpanKind::AttendBackward,
         };
-        let all = TokenSet::new([Progression::contiguous(0, tokens)]);
-        let mask = Mask::new(pattern, &Documents::single(tokens));
-        let profile = tiles::profile(&mask, &all, &all, kernel.tile);
-        let weights = cost::weights(&profile, heads, self.cluster.device.sms);
-        // Tiles of one query and key have no time of their own beside that of the pairs.
-        let single = kernel.tile.q * kernel.tile.kv == 1;
-        let factors = if single { vec![weights[0], weights[1] + weights[2]] } else { weights.to_vec() };
+        let factors = self.factors(kernel, shape, pattern, (tokens, tokens), (1.0, 0.0));
         self.sample(factors, &plan, |t| of_kind(t, kind))
     }
 
-    fn keep(&mut self, kernel: &MachineKernel, what: String, fit: &Fit, samples: &[Sample], date: &str) {
+    /// [`CALLS`] calls that hand a state on: all but the first read it, all but the last leave it.
+    fn carried(
+        &mut self,
+        kernel: &MachineKernel,
+        shape: Shape,
+        tokens: u64,
+    ) -> Result<Sample, CalibrateError> {
+        let plan = probes::carried(shape, tokens * CALLS, CALLS).ok_or(CalibrateError::Sizes("carried"))?;
+        let times = (CALLS as f64, 2.0 * (CALLS - 1) as f64);
+        let factors = self.factors(kernel, shape, Pattern::Full, (tokens, tokens), times);
+        self.sample(factors, &plan, |t| of_kind(t, SpanKind::Attend))
+    }
+
+    /// Factors of (work item, full tile, partial tile, carry) in `calls` equal calls that carry a state `carried` times.
+    /// Tiles of a single pair have no time of their own beside that of the pairs, and no state to carry.
+    fn factors(
+        &self,
+        kernel: &MachineKernel,
+        shape: Shape,
+        pattern: Pattern,
+        (queries, keys): (u64, u64),
+        (calls, carried): (f64, f64),
+    ) -> Vec<f64> {
+        let set = |tokens| TokenSet::new([Progression::contiguous(0, tokens)]);
+        let mask = Mask::new(pattern, &Documents::single(keys));
+        let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
+        let (profile, heads) = match kernel.items {
+            Items::QueryTiles => {
+                (tiles::profile(&mask, &set(queries), &set(keys), kernel.tile), Heads::separate(heads))
+            }
+            Items::KeyTiles => (
+                tiles::key_profile(&mask, &set(queries), &set(keys), kernel.tile),
+                Heads { separate: kv_heads, shared: heads / kv_heads },
+            ),
+        };
+        let [fixed, full, partial] = cost::weights(&profile, heads, self.cluster.device.sms);
+        match (is_single(kernel), carries(kernel)) {
+            (true, _) => vec![calls * fixed, calls * (full + partial)],
+            (false, false) => vec![calls * fixed, calls * full, calls * partial],
+            (false, true) => vec![calls * fixed, calls * full, calls * partial, carried * fixed],
+        }
+    }
+
+    fn keep(&mut self, kernel: &MachineKernel, what: String, fit: &Fit, points: usize, date: &str) {
         let (fixed, full) = (fit.constants[0], fit.constants[1]);
         let partial = fit.constants.get(2).map_or(1.0, |partial| partial / full);
+        let carry = SimTime::from_secs_f64(fit.constants.get(3).copied().unwrap_or(0.0));
         let flops = (kernel.tile.q * kernel.tile.kv * kernel.pass.flops_per_pair(kernel.head_dim)) as f64;
         let sms = f64::from(self.cluster.device.sms);
         let rate = flops * sms / full;
         let half = SimTime::from_secs_f64(fixed / 2.0);
         self.report(
             format!("attention, {what}"),
-            format!("{}, partial tiles x {partial:.2}, {} a work item", FlopsPerSec(rate), half + half),
+            format!(
+                "{}, partial tiles x {partial:.2}, {} a work item, {carry} a carry",
+                FlopsPerSec(rate),
+                half + half
+            ),
             fit,
-            samples.len(),
+            points,
         );
         let row = KernelRow {
             name: kernel.name.clone(),
@@ -92,18 +138,28 @@ impl Session<'_> {
             partial_tile_cost: partial,
             prologue: half,
             epilogue: half,
-            carry: SimTime::ZERO,
-            items: Items::QueryTiles,
-            grid: if kernel.grid == Grid::Persistent { Grid::Persistent } else { Grid::PerItem },
+            carry,
+            items: kernel.items,
+            grid: kernel.grid,
             source: format!(
                 "fit to {} single calls measured {date}: rms residual {:.1}%, largest {:.1}%",
-                samples.len(),
+                points,
                 100.0 * fit.residual,
                 100.0 * fit.worst
             ),
         };
         let id = KernelId::from(&row);
         self.set_kernel(row);
-        self.know(Quantity::Kernel(id, KernelFigure::Rate), fit, samples.len());
+        self.know(Quantity::Kernel(id, KernelFigure::Rate), fit, points);
     }
+}
+
+/// Whether its tiles are single query-key pairs.
+fn is_single(kernel: &MachineKernel) -> bool {
+    kernel.tile.q * kernel.tile.kv == 1
+}
+
+/// Whether it carries a state whose cost can be told apart.
+fn carries(kernel: &MachineKernel) -> bool {
+    kernel.pass == Pass::Forward && !is_single(kernel)
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread;
 
-use ringlab_sim::config::cluster::Grid;
+use ringlab_sim::config::cluster::{Grid, Items};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass, Problem};
@@ -53,6 +53,7 @@ impl Machine for CpuMachine {
             dtype: Dtype::Fp32,
             pass,
             tile: TileShape { q: 1, kv: 1 },
+            items: Items::QueryTiles,
             grid: Grid::Persistent,
         };
         vec![kernel(Pass::Forward), kernel(Pass::Backward)]

@@ -13,7 +13,7 @@ pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
-    for line in spreads(setup, rows).into_iter().chain(remarks(setup, rows)) {
+    for line in intervals(rows).into_iter().chain(spreads(setup, rows)).chain(remarks(setup, rows)) {
         text += &format!("  {line}\n");
     }
     for line in &prediction.left_out {
@@ -98,6 +98,20 @@ fn figures(rows: &[Row]) -> String {
         ]
     });
     grid(header, 1, cells)
+}
+
+/// The error bars of a calibrated cluster.
+fn intervals(rows: &[Row]) -> Vec<String> {
+    let line = |row: &Row| {
+        let (low, high) = (row.makespan_low_s?, row.makespan_high_s?);
+        let half = 100.0 * (high - low) / 2.0 / row.makespan_s;
+        Some(format!("{}: {} to {} (±{half:.1}%)", row.schedule, seconds(low), seconds(high)))
+    };
+    let mut lines: Vec<String> = rows.iter().filter_map(line).collect();
+    if !lines.is_empty() {
+        lines.insert(0, "time, 90% interval by the calibration of the cluster".into());
+    }
+    lines
 }
 
 /// How long the repeats of a disturbed run take.
