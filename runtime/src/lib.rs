@@ -5,4 +5,5 @@ pub mod cpu;
 pub mod cuda;
 pub mod inputs;
 pub mod outcome;
+mod region;
 pub mod verify;
