@@ -1,8 +1,9 @@
-//! Executes plans: [`cpu`] exactly, on threads and channels. Inputs, results and their comparison with the f64 reference
-//! are shared by every executor.
+//! Executes plans: [`cpu`] exactly, on threads and channels; [`cuda`] on GPUs. Inputs, results and their comparison with the
+//! f64 reference are shared by both.
 
 pub mod calibrate;
 pub mod cpu;
+pub mod cuda;
 pub mod inputs;
 pub mod machine;
 pub mod outcome;
