@@ -1,24 +1,35 @@
 //! Machines by the names that the command line has for them.
 
-use anyhow::{Result, bail};
-use ringlab_runtime::machine::{CpuMachine, Machine};
+use anyhow::{Context, Result, bail};
+use ringlab_runtime::cuda::Options;
+use ringlab_runtime::machine::{CpuMachine, GpuMachine, Machine};
 use ringlab_sim::config::cluster::Cluster;
 
 use crate::args::MachineArg;
 use crate::presets;
 
 /// The machine behind `--backend`.
-pub fn machine(backend: MachineArg) -> Box<dyn Machine> {
-    match backend {
+pub fn machine(backend: MachineArg) -> Result<Box<dyn Machine>> {
+    Ok(match backend {
         MachineArg::Cpu => Box::new(CpuMachine::new()),
-    }
+        MachineArg::Cuda => Box::new(GpuMachine::new(Options::default())?),
+    })
 }
 
+/// Presets that give what a calibration does not measure, by what their devices' names contain.
+const BASES: [(&str, &str); 4] =
+    [("H200", "hgx-h200"), ("H100", "dgx-h100"), ("B200", "dgx-b200"), ("A100", "dgx-a100-80gb")];
+
 /// The cluster that gives what is not measured.
-pub fn base(named: Option<&str>, backend: MachineArg) -> Result<Cluster> {
-    let name = named.unwrap_or(match backend {
-        MachineArg::Cpu => "cpu-threads",
-    });
+pub fn base(named: Option<&str>, backend: MachineArg, device: &str) -> Result<Cluster> {
+    let by_name = || BASES.iter().find(|(part, _)| device.contains(part)).map(|&(_, base)| base);
+    let name = match (named, backend) {
+        (Some(name), _) => name,
+        (None, MachineArg::Cpu) => "cpu-threads",
+        (None, MachineArg::Cuda) => by_name().with_context(|| {
+            format!("no preset for a {device}: name a cluster of such GPUs with --base, for memory, peaks and topology")
+        })?,
+    };
     Ok(presets::cluster(name)?)
 }
 

@@ -7,5 +7,6 @@ pub mod cuda;
 pub mod inputs;
 pub mod machine;
 pub mod outcome;
+mod region;
 pub mod validate;
 pub mod verify;

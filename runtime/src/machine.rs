@@ -1,10 +1,12 @@
 //! Machines that plans are measured on: CPU threads and GPUs behind one interface, for calibration and validation.
 
 mod cpu;
+mod gpu;
 
 use ringlab_sim::config::cluster::{Cluster, Grid, Items};
+use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass};
+use ringlab_sim::problem::{Dtype, Pass, Problem};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::timeline::Timeline;
 use ringlab_sim::units::SimTime;
@@ -13,6 +15,10 @@ use statrs::statistics::{Data, OrderStatistics, Statistics};
 use thiserror::Error;
 
 pub use cpu::CpuMachine;
+pub use gpu::GpuMachine;
+
+use crate::inputs::{InputError, Inputs};
+use crate::outcome::Forward;
 
 /// What a machine says it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,4 +180,22 @@ impl MachineError {
         let title = format!("{} {} on {} ranks", plan.name, plan.pass, plan.ranks());
         Self { plan: title, source: error.into() }
     }
+}
+
+const SEED: u64 = 0x1ab;
+
+/// Random inputs of the plan's size. What a backward gets as its forward's result is random too, with an lse that keeps
+/// the weights as small as real ones: times do not depend on it.
+fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
+    let documents = plan.layout.documents();
+    let tokens = documents.tokens() - documents.padding();
+    let problem = Problem { shape: plan.shape, pattern: Pattern::Full, documents: vec![tokens] };
+    let inputs = Inputs::random(SEED, &problem)?;
+    if plan.pass == Pass::Forward {
+        return Ok(inputs);
+    }
+    let rows = inputs.q.len() / plan.shape.head_dim as usize;
+    let lse = vec![(tokens as f32).ln() + 0.5; rows];
+    let forward = Forward { o: inputs.d_o.iter().rev().copied().collect(), lse };
+    Ok(inputs.with_forward(forward))
 }

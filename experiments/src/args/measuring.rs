@@ -12,6 +12,8 @@ use super::{OutputArgs, PassArg};
 pub enum MachineArg {
     /// This processor's threads.
     Cpu,
+    /// This machine's GPUs.
+    Cuda,
 }
 
 #[derive(Args)]

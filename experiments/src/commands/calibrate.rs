@@ -12,8 +12,8 @@ use crate::{interrupt, measured, output};
 /// Measures and writes the cluster.
 pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
     output::check_targets([&args.output])?;
-    let mut machine = measured::machine(args.backend);
-    let base = measured::base(args.base.as_deref(), args.backend)?;
+    let mut machine = measured::machine(args.backend)?;
+    let base = measured::base(args.base.as_deref(), args.backend, &machine.identity().device)?;
     let stop = interrupt::flag()?;
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::default_spinner());
     let mut progress = |what: &str| {

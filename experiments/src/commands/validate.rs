@@ -33,7 +33,7 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
             bail!("{name} must be a finite number of percent that is not negative");
         }
     }
-    let mut machine = measured::machine(args.backend);
+    let mut machine = measured::machine(args.backend)?;
     let cluster = presets::cluster(&args.cluster)?;
     measured::check_cluster(&cluster, machine.as_ref())?;
     let identity = machine.identity();

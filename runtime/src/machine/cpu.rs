@@ -4,18 +4,13 @@ use std::fs;
 use std::thread;
 
 use ringlab_sim::config::cluster::{Grid, Items};
-use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass, Problem};
+use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::SimTime;
 
-use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes};
+use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs};
 use crate::cpu::{self, RunOptions};
-use crate::inputs::Inputs;
-use crate::outcome::Forward;
-
-const SEED: u64 = 0x1ab;
 
 /// This computer's processor.
 #[derive(Debug, Clone)]
@@ -95,20 +90,4 @@ impl Machine for CpuMachine {
         let free = SimTime::ZERO;
         Ok(LaunchCosts { kernel: free, copy: free, nccl: free, spread: 0.0 })
     }
-}
-
-/// Random inputs of the plan's size. What a backward gets as its forward's result is random too, with an lse that keeps
-/// the weights as small as real ones: times do not depend on it.
-fn inputs(plan: &Plan) -> Result<Inputs, crate::inputs::InputError> {
-    let documents = plan.layout.documents();
-    let tokens = documents.tokens() - documents.padding();
-    let problem = Problem { shape: plan.shape, pattern: Pattern::Full, documents: vec![tokens] };
-    let inputs = Inputs::random(SEED, &problem)?;
-    if plan.pass == Pass::Forward {
-        return Ok(inputs);
-    }
-    let rows = inputs.q.len() / plan.shape.head_dim as usize;
-    let lse = vec![(tokens as f32).ln() + 0.5; rows];
-    let forward = Forward { o: inputs.d_o.iter().rev().copied().collect(), lse };
-    Ok(inputs.with_forward(forward))
 }

@@ -1,0 +1,132 @@
+//! This node's GPUs as a machine, by the CUDA executor.
+
+use ringlab_kernels::gpu::Device;
+use ringlab_kernels::spec::{Dtype as KernelDtype, HeadDim};
+use ringlab_kernels::variant::{Grid as KernelGrid, Kernel, KeyTile};
+use ringlab_sim::config::cluster::{Grid, Items};
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::{Dtype, Pass};
+use ringlab_sim::tiles::TileShape;
+use ringlab_sim::units::SimTime;
+
+use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs};
+use crate::calibrate::probes;
+use crate::cuda::{self, CudaError, Mode, Options};
+use crate::inputs::Inputs;
+
+/// Tokens and calls of the chain that shows what lies between two calls.
+const CHAIN: (u64, u64) = (2048, 16);
+
+/// All GPUs of this node.
+#[derive(Debug)]
+pub struct GpuMachine {
+    identity: Identity,
+    kernels: Vec<MachineKernel>,
+    options: Options,
+    /// The last inputs that were made: plans of one size share them.
+    inputs: Option<(String, Inputs)>,
+}
+
+impl GpuMachine {
+    /// Finds the GPUs and their kernels.
+    ///
+    /// # Errors
+    /// No driver, no GPU.
+    pub fn new(options: Options) -> Result<Self, CudaError> {
+        let devices = cuda::gpu_count()? as u32;
+        let device = Device::open_with(0, options.kernels, None)?;
+        let versions =
+            format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
+        let identity = Identity { device: device.name()?, devices, versions };
+        let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
+        Ok(Self { identity, kernels, options, inputs: None })
+    }
+}
+
+fn kernels(device: &Device, head_dim: HeadDim) -> [MachineKernel; 2] {
+    let (target, dtype) = (device.target(), KernelDtype::Bf16);
+    let row = |pass, kernel: Kernel, items| MachineKernel {
+        name: kernel.name,
+        head_dim: head_dim.elements() as u32,
+        dtype: Dtype::Bf16,
+        pass,
+        tile: TileShape { q: kernel.tile_q as u64, kv: kernel.tile_kv as u64 },
+        items,
+        grid: if kernel.grid == KernelGrid::Persistent { Grid::Persistent } else { Grid::PerItem },
+    };
+    [
+        row(Pass::Forward, Kernel::forward(target, dtype, head_dim, KeyTile::Narrow), Items::QueryTiles),
+        row(Pass::Backward, Kernel::backward(target, dtype, head_dim), Items::KeyTiles),
+    ]
+}
+
+impl Machine for GpuMachine {
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.kernels.clone()
+    }
+
+    fn sizes(&self) -> Sizes {
+        let ki = |list: &[u64]| list.iter().map(|n| n << 10).collect();
+        Sizes {
+            heads: 16,
+            grouped_kv_heads: 4,
+            calls: ki(&[2, 4, 8, 16, 32]),
+            messages: ki(&[64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]),
+            sequences: ki(&[16, 64, 128]),
+            repeats: 5,
+        }
+    }
+
+    fn has_nccl(&self) -> bool {
+        false
+    }
+
+    fn has_fused(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        let key = format!("{:?} {:?} {}", plan.shape, plan.pass, plan.layout.documents().tokens());
+        if self.inputs.as_ref().is_none_or(|(known, _)| *known != key) {
+            let inputs = inputs(plan).map_err(|error| MachineError::new(plan, error))?;
+            self.inputs = Some((key, inputs));
+        }
+        let Some((_, inputs)) = &self.inputs else {
+            return Err(MachineError::new(plan, "its inputs are gone"));
+        };
+        let mode = match launching {
+            Launching::Stepwise => Mode::Stepwise,
+            Launching::Fused => Mode::FusedSegments,
+        };
+        let options = Options { mode, repeats, ..self.options.clone() };
+        let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
+        let makespans =
+            if run.measured.unrecorded.is_empty() { run.measured.makespans } else { run.measured.unrecorded };
+        Ok(Runs { timeline: run.outcome.timeline, makespans })
+    }
+
+    /// What lies between two calls of a chain: launches are posted ahead, so this is the device's share of them.
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        let (tokens, calls) = CHAIN;
+        let shape = ringlab_sim::problem::Shape {
+            heads: 16,
+            kv_heads: 16,
+            head_dim: self.kernels[0].head_dim,
+            dtype: Dtype::Bf16,
+            batch: 1,
+        };
+        let free = SimTime::ZERO;
+        let Some(plan) = probes::carried(shape, tokens * calls, calls) else {
+            return Ok(LaunchCosts { kernel: free, copy: free, nccl: free, spread: 0.0 });
+        };
+        let runs = self.run(&plan, Launching::Stepwise, 9)?;
+        let busy: SimTime = runs.timeline.spans.iter().map(ringlab_sim::timeline::Span::duration).sum();
+        let between = runs.timeline.makespan.saturating_sub(busy).as_secs_f64() / calls as f64;
+        let gap = SimTime::from_secs_f64(between);
+        Ok(LaunchCosts { kernel: gap, copy: gap, nccl: gap, spread: runs.spread() })
+    }
+}
