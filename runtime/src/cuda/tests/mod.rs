@@ -1,1 +1,6 @@
+//! The executor on made-up GPUs, held against the f64 reference.
 
+mod exact;
+mod kernels;
+mod support;
+mod world;
