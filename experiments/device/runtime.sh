@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Whole plans on all GPUs of one node: numbers first, then times, then PyTorch's context_parallel, then calibration and
+# validation.
+#
+#   runtime.sh FOLDER [RINGLAB [PART ...]]
+#
+# Writes JSON, CSV and TOML to FOLDER and prints a short table last. RINGLAB is the binary (`cargo build --release`);
+# PART is any of correct, times, processes, peers, calibrate, validate; all by default. Every part ends by itself.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:?a folder for the results}
+ringlab=${2:-$here/../../target/release/ringlab}
+shift $(($# < 2 ? $# : 2))
+parts=${*:-correct times processes peers calibrate validate}
+export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
+mkdir -p "$out"
+gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
+failed=0
+
+# NAME SECONDS ARGUMENT...: one run of the binary, its JSON as NAME.json, what it says as NAME.txt.
+run() {
+    local name=$1 limit=$2 start=$SECONDS
+    shift 2
+    timeout "$limit" "$ringlab" "$@" --format json -o "$out/$name.json" 2> "$out/$name.txt"
+    local rc=$?
+    [ $rc = 0 ] || { failed=1; echo "FAILED ($rc) $name: $(tail -c 600 "$out/$name.txt" | tr '\n' ' ')"; }
+    echo "$name: $((SECONDS - start)) s"
+}
+
+small="--heads 8 --kv-heads 4 --seq 1920 --pass forward+backward --repeats 1"
+big="--heads 16 --kv-heads 16 --head-dim 128 --cluster hgx-h200 --cp $gpus --sample-rows 4"
+
+for part in $parts; do
+    case $part in
+    correct)
+        # shellcheck disable=SC2086
+        {
+            run correct-causal 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --schedule all
+            run correct-full 60 run --backend cuda $small --cp "$gpus" --head-dim 64 --mask full --schedule all
+            run correct-window 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mask window:300 --dtype fp16 --schedule all
+            run correct-documents 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --seq 1000 --pad --mask docs:300,17,500,183 --schedule all
+            run correct-nccl 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --transport nccl --schedule all
+            run correct-chunks 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
+            run correct-fused 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mode fused-queries --schedule all
+            for cp in 1 3 4 8; do
+                run "correct-virtual-$cp" 90 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
+            done
+        }
+        ;;
+    times)
+        # shellcheck disable=SC2086
+        {
+            for seq in 16Ki 64Ki 128Ki 256Ki; do
+                run "times-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128,dist-flash --mode stepwise --pass forward
+                run "times-fused-$seq" 60 run --backend cuda $big --seq $seq --schedule zigzag,striped:128 --mode fused --pass forward
+                run "times-both-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128 --mode stepwise --pass forward+backward
+            done
+            run times-nccl 60 run --backend cuda $big --seq 64Ki --schedule ring,zigzag,striped:128 --mode stepwise --transport nccl --pass forward
+            run times-grouped-4 60 run --backend cuda $big --kv-heads 4 --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
+            run times-grouped-8 60 run --backend cuda $big --kv-heads 2 --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
+            run times-one-gpu 60 run --backend cuda $big --cp 1 --seq 64Ki --schedule ring --pass forward+backward
+        }
+        ;;
+    processes)
+        # shellcheck disable=SC2086
+        timeout 90 torchrun --standalone --nproc-per-node "$gpus" --no-python "$ringlab" run --backend cuda $small --head-dim 128 \
+            --transport nccl --schedule ring,zigzag --format json -o "$out/processes.json" > "$out/processes.txt" 2>&1 ||
+            { failed=1; echo "FAILED processes: $(tail -c 600 "$out/processes.txt" | tr '\n' ' ')"; }
+        ;;
+    peers)
+        timeout 200 torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" "$out" > "$out/peers.txt" 2>&1 ||
+            { failed=1; echo "FAILED peers: $(tail -c 300 "$out/peers.txt" | tr '\n' ' ')"; }
+        ;;
+    calibrate)
+        start=$SECONDS
+        timeout 200 "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" 2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
+        cat "$out/calibrate.txt"
+        echo "calibrate: $((SECONDS - start)) s"
+        ;;
+    validate)
+        run validate 300 validate --backend cuda --cluster "$out/calibrated.toml"
+        ;;
+    esac
+done
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader > "$out/machine.txt"
+python3 "$here/table_runtime.py" "$out"
+exit $failed
