@@ -6,7 +6,7 @@ mod gpu;
 use ringlab_sim::config::cluster::{Cluster, Grid, Items};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass, Problem};
+use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::timeline::Timeline;
 use ringlab_sim::units::SimTime;
@@ -184,18 +184,27 @@ impl MachineError {
 
 const SEED: u64 = 0x1ab;
 
-/// Random inputs of the plan's size. What a backward gets as its forward's result is random too, with an lse that keeps
-/// the weights as small as real ones: times do not depend on it.
+/// Tokens of random values after which inputs repeat themselves.
+const PERIOD: u64 = 1 << 12;
+
+/// Random inputs of the plan's size, which repeat every [`PERIOD`] tokens: times do not depend on it, and long sequences
+/// need not be drawn number by number. What a backward gets as its forward's result is random too, with an lse that keeps
+/// the weights as small as real ones.
 fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
     let documents = plan.layout.documents();
     let tokens = documents.tokens() - documents.padding();
-    let problem = Problem { shape: plan.shape, pattern: Pattern::Full, documents: vec![tokens] };
-    let inputs = Inputs::random(SEED, &problem)?;
-    if plan.pass == Pass::Forward {
-        return Ok(inputs);
-    }
-    let rows = inputs.q.len() / plan.shape.head_dim as usize;
-    let lse = vec![(tokens as f32).ln() + 0.5; rows];
-    let forward = Forward { o: inputs.d_o.iter().rev().copied().collect(), lse };
-    Ok(inputs.with_forward(forward))
+    let shape = Shape { batch: 1, ..plan.shape };
+    let problem = Problem { shape, pattern: Pattern::Full, documents: vec![tokens.min(PERIOD)] };
+    let period = Inputs::random(SEED, &problem)?;
+    let rows = tokens as usize * plan.shape.batch as usize;
+    let repeat = |values: &[f32]| {
+        let length = values.len() / period.tokens * rows;
+        values.iter().copied().cycle().take(length).collect::<Vec<f32>>()
+    };
+    let (q, k, v, d_o) = (repeat(&period.q), repeat(&period.k), repeat(&period.v), repeat(&period.d_o));
+    let forward = (plan.pass == Pass::Backward).then(|| Forward {
+        o: repeat(&period.q),
+        lse: vec![(tokens as f32).ln() + 0.5; rows * plan.shape.heads as usize],
+    });
+    Ok(Inputs { shape: plan.shape, tokens: tokens as usize, q, k, v, d_o, forward })
 }
