@@ -4,4 +4,5 @@
 pub mod cpu;
 pub mod inputs;
 pub mod outcome;
+pub mod rendezvous;
 pub mod verify;
