@@ -2,7 +2,9 @@
 //! are shared by every executor.
 
 pub mod cpu;
+pub mod environment;
 pub mod inputs;
+pub mod metrics;
 pub mod outcome;
 pub mod rendezvous;
 pub mod verify;
