@@ -1,7 +1,8 @@
-//! Executes plans: [`cpu`] exactly, on threads and channels. Inputs, results and their comparison with the f64 reference
-//! are shared by every executor.
+//! Executes plans: [`cpu`] exactly, on threads and channels; [`cuda`] on GPUs. Inputs, results and their comparison with the
+//! f64 reference are shared by both.
 
 pub mod cpu;
+pub mod cuda;
 pub mod environment;
 pub mod inputs;
 pub mod metrics;

@@ -1,0 +1,174 @@
+//! How a plan is run on GPUs, and what was measured.
+
+use std::time::Duration;
+
+use ringlab_kernels::variant::Path;
+use ringlab_sim::plan::Rank;
+use ringlab_sim::units::{Bytes, SimTime};
+
+use crate::outcome::Outcome;
+
+/// How to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Which GPUs.
+    pub devices: Devices,
+    /// How the attention calls of one state are launched.
+    pub mode: Mode,
+    /// Which end of a message copies it; of plans for copy engines.
+    pub copies: Copies,
+    /// Of plans for NCCL.
+    pub nccl: Nccl,
+    /// Runs before the measured ones, at least 1: they load kernels and build connections.
+    pub warmup: u32,
+    /// Measured runs of each kind, at least 1.
+    pub repeats: u32,
+    /// Whether to time every operation. Without, only makespans are measured and the timeline has no spans.
+    pub record_events: bool,
+    /// How long the host waits for one run.
+    pub timeout: Duration,
+    /// Whether the backward adds to dq in a fixed order, so that equal inputs give equal bits.
+    pub deterministic: bool,
+    /// Family of kernels; `None` for the fastest that the GPU runs.
+    pub kernels: Option<Path>,
+}
+
+impl Default for Options {
+    /// GPUs 0 to P-1, stepwise or fused as fits, pushed copies, 2 warm-up runs, 5 repeats, a time-out of 60 s.
+    fn default() -> Self {
+        Self {
+            devices: Devices::First,
+            mode: Mode::Auto,
+            copies: Copies::Push,
+            nccl: Nccl::default(),
+            warmup: 2,
+            repeats: 5,
+            record_events: true,
+            timeout: Duration::from_secs(60),
+            deterministic: false,
+            kernels: None,
+        }
+    }
+}
+
+/// Which GPU runs which rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Devices {
+    /// Rank r runs on GPU r.
+    First,
+    /// Rank r runs on the r-th of these GPUs, all different.
+    List(Vec<usize>),
+    /// All ranks run on this one GPU, one operation after the other: the numbers and each operation's time are real, the
+    /// timeline is not that of a group of GPUs, and nothing is said about scaling.
+    Virtual(usize),
+}
+
+/// How the forward's attention calls into one state are launched. Backward calls are always launched one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// [`Mode::FusedSegments`] where the plan allows it for every state of several calls, else [`Mode::Stepwise`].
+    #[default]
+    Auto,
+    /// One launch a call; the state is carried from one to the next in memory.
+    Stepwise,
+    /// One launch a state, which waits on the device for the keys of each call: every query tile goes over all calls'
+    /// keys, its state in registers.
+    FusedQueries,
+    /// One launch a state, which does all query tiles of the first call, then of the second: late keys are waited for
+    /// late, and the state passes through memory.
+    FusedSegments,
+}
+
+/// Which end of a message copies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Copies {
+    /// The sender's copy engine writes to the receiver.
+    #[default]
+    Push,
+    /// The receiver's copy engine reads from the sender.
+    Pull,
+}
+
+/// NCCL's part of the options.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Nccl {
+    /// Most CTAs, and so SMs, of one transfer; `None` for NCCL's choice.
+    pub max_ctas: Option<u32>,
+    /// Whether transfers have streams of high priority, so that their CTAs go before those of waiting kernels.
+    pub high_priority: bool,
+    /// Ranks in other processes; `None` where all ranks are threads of this one.
+    pub world: Option<NcclWorld>,
+}
+
+/// This process's part of a group of ranks that spans processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NcclWorld {
+    /// The same for all processes, by [`super::unique_id`] of one of them.
+    pub unique_id: [u8; 128],
+    /// The ranks that run here, in order; [`Devices`] names a GPU for each of these.
+    pub ranks: Vec<Rank>,
+}
+
+/// A plan that was executed, and what was measured of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Tensors, bytes and the timeline of the median run. Rows of ranks that did not run here are NaN.
+    pub outcome: Outcome,
+    /// The rest.
+    pub measured: Measured,
+}
+
+/// What only a run on GPUs has. Times are those of device events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// From the first rank's start to the last operation's end, of each repeat that timed every operation. The median of
+    /// these is the timeline's.
+    pub makespans: Vec<SimTime>,
+    /// The same of repeats that timed nothing else.
+    pub unrecorded: Vec<SimTime>,
+    /// Largest error by which two ranks' clocks may differ in the timeline: half the shortest round trip between them.
+    pub alignment_error: SimTime,
+    /// Longest time that a rank's host took to post one run.
+    pub posting: SimTime,
+    /// Memory allocated for each rank's tensors, what the executor itself needs among them.
+    pub peak_bytes: Vec<Bytes>,
+    /// Memory that contexts, kernels and communicators took on the fullest GPU.
+    pub context_bytes: Bytes,
+    /// Name of each rank's GPU.
+    pub device_names: Vec<String>,
+    /// Version of the driver's CUDA, as in `13.0`.
+    pub driver: String,
+    /// The ranks that ran here.
+    pub ranks: Vec<Rank>,
+    /// Whether all ranks shared one GPU: see [`Devices::Virtual`].
+    pub is_virtual: bool,
+    /// How attention was launched: never [`Mode::Auto`].
+    pub mode: Mode,
+    /// What a user must be told: a fall-back, bytes that go along.
+    pub notes: Vec<String>,
+}
+
+impl Measured {
+    /// Median of the makespans without recording, else of those with.
+    pub fn makespan(&self) -> SimTime {
+        let all = if self.unrecorded.is_empty() { &self.makespans } else { &self.unrecorded };
+        median(all)
+    }
+
+    /// Largest less smallest makespan over the median, of the repeats that [`Measured::makespan`] is of.
+    pub fn spread(&self) -> f64 {
+        let all = if self.unrecorded.is_empty() { &self.makespans } else { &self.unrecorded };
+        let (low, high) = (all.iter().min(), all.iter().max());
+        match (low, high, median(all).0) {
+            (Some(low), Some(high), median) if median > 0 => (high.0 - low.0) as f64 / median as f64,
+            _ => 0.0,
+        }
+    }
+}
+
+/// The middle one, the lower of two.
+pub(super) fn median(times: &[SimTime]) -> SimTime {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(SimTime::ZERO)
+}
