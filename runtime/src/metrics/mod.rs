@@ -15,7 +15,7 @@ use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::{Bytes, SimTime};
 use thiserror::Error;
 
-pub use steps::{Step, steps};
+pub use steps::{Step, communication, steps};
 
 use crate::verify::Errors;
 
@@ -198,13 +198,12 @@ impl Families {
         let spans = || timeline.spans.iter().filter(|s| s.rank == rank);
         let bytes =
             |kind: SpanKind| spans().filter(|s| s.kind == kind).map(|s| s.bytes.0).sum::<u64>() as f64;
-        let moving = spans().filter(|s| s.kind.is_transfer()).map(|s| (s.start, s.end)).collect();
         let times = metrics.ranks.get(rank as usize).copied().unwrap_or_default();
         let makespan = metrics.makespan.as_secs_f64();
         let busy = times.busy.as_secs_f64();
         let seconds = [
             (&self.compute, busy),
-            (&self.communication, steps::covered(moving).as_secs_f64()),
+            (&self.communication, communication(timeline, rank).as_secs_f64()),
             (&self.exposed, times.exposed.as_secs_f64()),
             (&self.wait, times.wait.as_secs_f64()),
             (&self.sent, bytes(SpanKind::Send)),

@@ -37,8 +37,14 @@ fn of(spans: &[&Span]) -> Step {
     Step { compute, communication: (!moving.is_empty()).then(|| covered(moving)) }
 }
 
+/// Time in which at least one message of `rank` moves.
+pub fn communication(timeline: &Timeline, rank: Rank) -> SimTime {
+    let own = timeline.spans.iter().filter(|s| s.rank == rank && s.kind.is_transfer());
+    covered(own.map(|s| (s.start, s.end)).collect())
+}
+
 /// How much the union of `spans` covers.
-pub(super) fn covered(mut spans: Vec<(SimTime, SimTime)>) -> SimTime {
+fn covered(mut spans: Vec<(SimTime, SimTime)>) -> SimTime {
     spans.sort_unstable();
     let (mut sum, mut reached) = (SimTime::ZERO, SimTime::ZERO);
     for (start, end) in spans {

@@ -85,6 +85,12 @@ impl Meeting {
         self.write(&format!("{key}.{}", self.process), &bytes)
     }
 
+    /// Removes what this process published under `key`, once all that need it have it.
+    pub fn withdraw(&self, key: &str) {
+        // What stays behind goes with the folder.
+        let _ = fs::remove_file(self.folder.join(format!("{key}.{}", self.process)));
+    }
+
     /// What process `from` publishes under `key`; waits for it.
     ///
     /// # Errors
