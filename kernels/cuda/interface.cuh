@@ -95,6 +95,14 @@ struct ConvertArgs {
     float scale;
 };
 
+// to += from; rows and pitches in elements. aligned: every row of both starts on 16 bytes, which the 16-bit type needs, as
+// it needs columns in eights.
+struct AddArgs {
+    void* to; const void* from;
+    i64 to_pitch, from_pitch;
+    int rows, columns, aligned;
+};
+
 // A forward state, as ForwardArgs carries it.
 struct State { float* o; Strides o_stride; float* m; float* l; };
 

@@ -157,6 +157,20 @@ pub struct ConvertArgs {
     pub scale: f32,
 }
 
+/// What the kernels that add rows to rows are launched with.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct AddArgs {
+    pub to: u64,
+    pub from: u64,
+    pub to_pitch: i64,
+    pub from_pitch: i64,
+    pub rows: i32,
+    pub columns: i32,
+    pub aligned: i32,
+}
+
 /// An unfinished softmax, as a kernel is handed it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -24,3 +24,4 @@ pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
 pub use forward::Forward;
+pub use steps::Strip;

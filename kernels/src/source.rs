@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 /// Sources by their path below `cuda/`.
 const FILES: &[(&str, &str)] = &[
+    ("common/add.cu", include_str!("../cuda/common/add.cu")),
     ("common/convert.cu", include_str!("../cuda/common/convert.cu")),
     ("common/elements.cuh", include_str!("../cuda/common/elements.cuh")),
     ("common/merge.cu", include_str!("../cuda/common/merge.cu")),

@@ -185,11 +185,16 @@ pub enum Step {
     Merge,
     /// A carried state to `o` and `lse`.
     Finalise,
+    /// fp32 rows to fp32 rows.
+    Add,
+    /// Rows of the input dtype to rows of the input dtype.
+    AddRounded,
 }
 
 impl Step {
     /// Every step.
-    pub const ALL: [Self; 4] = [Self::Preprocess, Self::Convert, Self::Merge, Self::Finalise];
+    pub const ALL: [Self; 6] =
+        [Self::Preprocess, Self::Convert, Self::Merge, Self::Finalise, Self::Add, Self::AddRounded];
 }
 
 impl Kernel {
@@ -216,6 +221,8 @@ impl Kernel {
             Step::Convert => ("convert", "common/convert.cu", "attention_convert"),
             Step::Merge => ("merge", "common/merge.cu", "attention_merge"),
             Step::Finalise => ("finalise", "common/merge.cu", "attention_finalise"),
+            Step::Add => ("add", "common/add.cu", "attention_add"),
+            Step::AddRounded => ("add-rounded", "common/add.cu", "attention_add_rounded"),
         };
         Self { source, entry, threads: 256, grid: Grid::Rows, ..Self::base(name, dtype, head_dim) }
     }
@@ -378,8 +385,8 @@ mod tests {
         let target = Target { path: Path::Hopper, capability: H200 };
         assert_eq!(target.architecture(), "sm_90a");
         let kernels = Kernel::all(target);
-        // Per dtype: two forwards at D = 128, one at 64, two backwards, four steps each.
-        assert_eq!(kernels.len(), 2 * (3 + 2 + 8));
+        // Per dtype: two forwards at D = 128, one at 64, two backwards, six steps each.
+        assert_eq!(kernels.len(), 2 * (3 + 2 + 12));
         assert_eq!(kernels[0].to_string(), "hopper-forward-bf16-d64-192x128 (192 x 128 tiles)");
     }
 }

@@ -8,4 +8,5 @@ pub mod inputs;
 pub mod metrics;
 pub mod outcome;
 pub mod rendezvous;
+mod region;
 pub mod verify;

@@ -78,6 +78,7 @@ fn structs_match_the_header() {
         }
         PreprocessArgs = "PreprocessArgs" { o, o_stride, d_o, do_stride, delta, batch, q_len, heads }
         ConvertArgs = "ConvertArgs" { from, from_stride, to, to_stride, batch, tokens, heads, scale }
+        AddArgs = "AddArgs" { to, from, to_pitch, from_pitch, rows, columns, aligned }
         StateArgs = "State" { o, o_stride, m, l }
         MergeArgs = "MergeArgs" { a, b, batch, q_len, heads }
         FinaliseArgs = "FinaliseArgs" { state, o, o_stride, lse, batch, q_len, heads }

@@ -4,9 +4,10 @@ use cudarc::driver::{CudaStream, DeviceRepr, LaunchConfig, PushKernelArg as _};
 
 use super::device::Loaded;
 use super::error::Doing as _;
+use super::launch::int;
 use super::{Device, GpuError};
-use crate::abi::{ConvertArgs, FinaliseArgs, MergeArgs, PreprocessArgs, StateArgs};
-use crate::spec::{Dims, Dtype, Finished, SpecError, State, Tensor, check_address, check_size, check_tensor};
+use crate::abi::{AddArgs, ConvertArgs, FinaliseArgs, MergeArgs, PreprocessArgs, StateArgs};
+use crate::spec::{ALIGNMENT, Dims, Dtype, Finished, SpecError, State, Tensor, check_address, check_size, check_tensor};
 use crate::variant::{Kernel, Step};
 
 /// Elements that a thread of these kernels works on.
@@ -18,9 +19,56 @@ macro_rules! plain_arguments {
         unsafe impl DeviceRepr for $type {}
     )*};
 }
-plain_arguments!(PreprocessArgs, ConvertArgs, MergeArgs, FinaliseArgs);
+plain_arguments!(PreprocessArgs, ConvertArgs, MergeArgs, FinaliseArgs, AddArgs);
+
+/// Rows of numbers in device memory, their starts `pitch` numbers apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Strip {
+    /// Device address of the first.
+    pub ptr: u64,
+    /// Distance between the starts of two rows.
+    pub pitch: usize,
+}
 
 impl Device {
+    /// Compiles and loads the kernel of `step`, so that its first launch takes no longer than others.
+    pub fn load_step(&self, step: Step, dims: Dims) -> Result<(), GpuError> {
+        self.function(&Kernel::step(step, dims.dtype, dims.head_dim)).map(drop)
+    }
+
+    /// Adds `rows` rows of `columns` numbers: fp32, or `rounded` ones of the input dtype.
+    pub fn add(
+        &self,
+        stream: &CudaStream,
+        (dims, rounded): (Dims, bool),
+        [rows, columns]: [usize; 2],
+        (to, from): (Strip, Strip),
+    ) -> Result<(), GpuError> {
+        let bytes = if rounded { Dtype::BYTES } else { 4 };
+        let starts = |s: Strip| [s.ptr, s.pitch as u64 * bytes];
+        let aligned = [starts(to), starts(from)].concat().iter().all(|x| x.is_multiple_of(ALIGNMENT));
+        for (name, strip) in [("to", to), ("from", from)] {
+            check_address(name, strip.ptr, bytes)?;
+        }
+        if rounded && !(aligned && columns.is_multiple_of(ELEMENTS_A_THREAD)) {
+            return Err(SpecError::Misaligned { name: "columns", value: columns as i128 * 2 }.into());
+        }
+        for value in [rows, columns, to.pitch, from.pitch] {
+            check_size("rows, columns or pitch", value, 1 << 30)?;
+        }
+        let args = AddArgs {
+            to: to.ptr,
+            from: from.ptr,
+            to_pitch: to.pitch as i64,
+            from_pitch: from.pitch as i64,
+            rows: int(rows),
+            columns: int(columns),
+            aligned: i32::from(aligned),
+        };
+        let step = if rounded { Step::AddRounded } else { Step::Add };
+        self.launch(stream, step, dims, rows * columns.div_ceil(ELEMENTS_A_THREAD), &args)
+    }
+
     /// `delta = rowsum(o * do)`, fp32 `[batch][heads][q_len]` at the address `delta`: what a backward subtracts from dP.
     pub fn preprocess(
         &self,
@@ -97,10 +145,20 @@ impl Device {
         rows: [i32; 3],
         args: &A,
     ) -> Result<(), GpuError> {
+        let rows: usize = rows.iter().map(|&n| n as usize).product();
+        self.launch(stream, step, dims, rows * (dims.head_dim.elements() / ELEMENTS_A_THREAD), args)
+    }
+
+    fn launch<A: DeviceRepr>(
+        &self,
+        stream: &CudaStream,
+        step: Step,
+        dims: Dims,
+        threads: usize,
+        args: &A,
+    ) -> Result<(), GpuError> {
         let kernel = Kernel::step(step, dims.dtype, dims.head_dim);
         let Loaded { function, shared_bytes } = self.function(&kernel)?;
-        let rows: usize = rows.iter().map(|&n| n as usize).product();
-        let threads = rows * (dims.head_dim.elements() / ELEMENTS_A_THREAD);
         let ctas = threads.div_ceil(kernel.threads as usize);
         check_size("rows", ctas, (1 << 31) - 1)?;
         let config = LaunchConfig {

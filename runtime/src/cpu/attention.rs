@@ -11,7 +11,7 @@ use ringlab_sim::problem::Shape;
 
 use super::math::add_scaled;
 use super::memory::Storage;
-use super::region::{Region, Spread};
+use crate::region::{Region, Spread};
 use super::state::TILE;
 
 pub(super) use backward::{Queries, attend_backward};

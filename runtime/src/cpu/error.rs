@@ -23,7 +23,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub(super) fn new(plan: &Plan, rank: Rank, op: usize) -> Self {
+    pub(crate) fn new(plan: &Plan, rank: Rank, op: usize) -> Self {
         let ops = &plan.programs[rank as usize].ops;
         let step = ops.get(op).or(ops.last()).map_or(0, |op| op.step);
         Self { rank, step, op: op as OpId, kind: ops.get(op).map(|op| SpanKind::of(&op.kind)) }

@@ -7,7 +7,7 @@ use ringlab_sim::problem::Shape;
 use ringlab_sim::units::Bytes;
 
 use super::error::Cause;
-use super::region::{Placement, Region};
+use crate::region::{Placement, Region};
 use super::state::StateRow;
 
 /// Numbers a row of one array: `[batch][tokens][heads][width]`.
@@ -17,7 +17,7 @@ fn width(part: Part, shape: &Shape) -> usize {
 
 /// Memory for one tensor, and the region that it holds.
 #[derive(Debug, Clone)]
-pub(super) struct Storage {
+pub(crate) struct Storage {
     tensor: Tensor,
     shape: Shape,
     held: Option<Arc<Region>>,
@@ -33,7 +33,7 @@ impl Storage {
     }
 
     /// Memory of just this region.
-    pub fn of_region(tensor: Tensor, shape: Shape, region: Arc<Region>) -> Self {
+    pub(crate) fn of_region(tensor: Tensor, shape: Shape, region: Arc<Region>) -> Self {
         let rows = region.tokens.len() * region.heads();
         Self { held: Some(region), ..Self::poisoned(tensor, shape, rows) }
     }
@@ -51,6 +51,16 @@ impl Storage {
     /// Which of the memory's planes is this part.
     pub fn plane(&self, part: Part) -> Option<usize> {
         self.tensor.parts().iter().position(|&p| p == part)
+    }
+
+    /// All numbers of one plane.
+    pub(crate) fn plane_mut(&mut self, plane: usize) -> &mut [f32] {
+        &mut self.planes[plane]
+    }
+
+    /// Memory of just `region`; `None` if it is not all here.
+    pub(crate) fn into_block(self, region: &Arc<Region>) -> Option<Self> {
+        if self.held.as_ref() == Some(region) { Some(self) } else { self.extract(region) }
     }
 
     pub fn held(&self) -> Option<&Arc<Region>> {
@@ -217,6 +227,6 @@ fn check(storage: &Storage, buf: Buf, expected: Tensor) -> Result<&Storage, Caus
 }
 
 /// The regions of a plan's blocks.
-pub(super) fn regions(plan: &Plan) -> Vec<Arc<Region>> {
+pub(crate) fn regions(plan: &Plan) -> Vec<Arc<Region>> {
     plan.blocks.iter().map(|block| Arc::new(Region::of_block(block))).collect()
 }

@@ -9,13 +9,12 @@ mod attention;
 mod error;
 mod mailbox;
 mod math;
-mod memory;
+pub(crate) mod memory;
 mod operations;
 mod projections;
-mod rank;
-mod region;
+pub(crate) mod rank;
 mod state;
-mod tensors;
+pub(crate) mod tensors;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, ScopedJoinHandle};

@@ -10,7 +10,7 @@ use super::error::Cause;
 use super::math::{add_scaled, dot};
 use super::memory::Storage;
 use super::rank::Runner;
-use super::region::{Placement, Region};
+use crate::region::{Placement, Region};
 use super::state;
 
 /// What an attention call reads of its keys.

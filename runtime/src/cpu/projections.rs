@@ -6,7 +6,7 @@ use ringlab_sim::plan::{BlockId, Buf, Bufs, Part, Projection, Tensor};
 use super::error::Cause;
 use super::operations::{hold, not_held};
 use super::rank::Runner;
-use super::region::Region;
+use crate::region::Region;
 
 impl Runner<'_> {
     pub(super) fn project(&mut self, projection: &Projection) -> Result<(), Cause> {

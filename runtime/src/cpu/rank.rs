@@ -13,7 +13,7 @@ use ringlab_sim::work;
 use super::error::{Cause, Place, RankFailure};
 use super::mailbox::{Mailbox, Missing};
 use super::memory::{Memory, Storage};
-use super::region::Region;
+use crate::region::Region;
 use super::{Fault, RunOptions};
 
 /// What all ranks share.
@@ -184,7 +184,7 @@ impl<'a> Runner<'a> {
 }
 
 /// FLOPs of an operation by the mask's area.
-fn flops(plan: &Plan, op: &OpKind) -> f64 {
+pub(crate) fn flops(plan: &Plan, op: &OpKind) -> f64 {
     match *op {
         OpKind::Attend { q_block, kv_block, mask, .. }
         | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {

@@ -8,12 +8,12 @@ use ringlab_sim::problem::{Pass, Shape};
 
 use super::error::{Cause, RunError};
 use super::memory::{Memory, Storage};
-use super::region::Region;
+use crate::region::Region;
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::{Forward, Gradients, Results};
 
 /// Index of each position's token among the real tokens; `None` for padding.
-pub(super) fn real_tokens(layout: &Layout) -> Vec<Option<usize>> {
+pub(crate) fn real_tokens(layout: &Layout) -> Vec<Option<usize>> {
     let mut index = vec![None; layout.documents().tokens() as usize];
     let real = layout.documents().iter().flat_map(|d| d.start..d.start + d.len);
     real.enumerate().for_each(|(i, position)| index[position as usize] = Some(i));
@@ -21,7 +21,7 @@ pub(super) fn real_tokens(layout: &Layout) -> Vec<Option<usize>> {
 }
 
 /// Checks that the inputs are those of the plan's problem.
-pub(super) fn check(plan: &Plan, inputs: &Inputs) -> Result<(), InputError> {
+pub(crate) fn check(plan: &Plan, inputs: &Inputs) -> Result<(), InputError> {
     inputs.validate()?;
     let sizes = |s: &Shape, tokens: usize| {
         format!(
@@ -51,7 +51,7 @@ enum Order {
 }
 
 /// Where a row starts in a global tensor of `tokens` tokens and `heads` heads.
-struct Global {
+pub(crate) struct Global {
     order: Order,
     tokens: usize,
     heads: usize,
@@ -66,7 +66,11 @@ impl Global {
         Self { order, tokens: inputs.tokens, heads: heads as usize, width }
     }
 
-    fn row(&self, batch: usize, token: usize, head: usize) -> std::ops::Range<usize> {
+    pub(crate) fn heads(&self) -> usize {
+        self.heads
+    }
+
+    pub(crate) fn row(&self, batch: usize, token: usize, head: usize) -> std::ops::Range<usize> {
         let row = match self.order {
             Order::TokenMajor => (batch * self.tokens + token) * self.heads + head,
             Order::HeadMajor => (batch * self.heads + head) * self.tokens + token,
@@ -109,7 +113,8 @@ fn sources(inputs: &Inputs, tensor: Tensor) -> Vec<(&[f32], Global)> {
     tensor.parts().iter().filter_map(|&part| source(inputs, part)).collect()
 }
 
-fn source(inputs: &Inputs, part: Part) -> Option<(&[f32], Global)> {
+/// The global tensor of one array of an input buffer.
+pub(crate) fn source(inputs: &Inputs, part: Part) -> Option<(&[f32], Global)> {
     let Shape { heads, kv_heads, .. } = inputs.shape;
     let (data, heads): (&[f32], u32) = match (part, &inputs.forward) {
         (Part::Query, _) => (&inputs.q, heads),
@@ -161,33 +166,56 @@ pub(super) fn gather(
     regions: &[Arc<Region>],
     memories: &[Memory],
 ) -> Result<(Results, usize), RunError> {
-    let (h, k) = (plan.shape.heads, plan.shape.kv_heads);
-    let target = |tensor, plane, heads, scalar| Target::new(inputs, (tensor, plane), heads, scalar);
-    let mut targets = match plan.pass {
-        Pass::Forward => vec![target(Tensor::Output, 0, h, false), target(Tensor::Output, 1, h, true)],
-        Pass::Backward => vec![
-            target(Tensor::QueryGrad, 0, h, false),
-            target(Tensor::KeyValueGrad, 0, k, false),
-            target(Tensor::KeyValueGrad, 1, k, false),
-        ],
-    };
-    let mut wrong = 0;
+    let mut targets = Targets::new(plan, inputs);
     for (rank, memory) in memories.iter().enumerate() {
         for (buf, buffer, storage) in memory.iter() {
             let Role::Output(block) = buffer.role else { continue };
             let unwritten = RunError::Unwritten { rank: rank as Rank, buffer: buf.0 };
             let block = storage.and_then(|s| s.extract(&regions[block as usize])).ok_or(unwritten)?;
-            let targets = targets.iter_mut().filter(|t| buffer.tensor.holds(t.tensor));
-            wrong += targets.map(|t| collect(&plan.shape, &block, real, t)).sum::<usize>();
+            targets.collect(&plan.shape, &block, real);
         }
     }
-    let mut data = targets.into_iter().map(|t| t.data);
-    let mut next = || data.next().unwrap_or_default();
-    let results = match plan.pass {
-        Pass::Forward => Results::Forward(Forward { o: next(), lse: next() }),
-        Pass::Backward => Results::Backward(Gradients { dq: next(), dk: next(), dv: next() }),
-    };
-    Ok((results, wrong))
+    Ok(targets.finish(plan.pass))
+}
+
+/// The results of a pass in the making.
+pub(crate) struct Targets {
+    all: Vec<Target>,
+    wrong: usize,
+}
+
+impl Targets {
+    /// Nothing yet: every number is NaN.
+    pub(crate) fn new(plan: &Plan, inputs: &Inputs) -> Self {
+        let (h, k) = (plan.shape.heads, plan.shape.kv_heads);
+        let target = |tensor, plane, heads, scalar| Target::new(inputs, (tensor, plane), heads, scalar);
+        let all = match plan.pass {
+            Pass::Forward => vec![target(Tensor::Output, 0, h, false), target(Tensor::Output, 1, h, true)],
+            Pass::Backward => vec![
+                target(Tensor::QueryGrad, 0, h, false),
+                target(Tensor::KeyValueGrad, 0, k, false),
+                target(Tensor::KeyValueGrad, 1, k, false),
+            ],
+        };
+        Self { all, wrong: 0 }
+    }
+
+    /// Takes in what an output buffer holds of its block.
+    pub(crate) fn collect(&mut self, shape: &Shape, block: &Storage, real: &[Option<usize>]) {
+        let targets = self.all.iter_mut().filter(|t| block.tensor().holds(t.tensor));
+        self.wrong += targets.map(|t| collect(shape, block, real, t)).sum::<usize>();
+    }
+
+    /// The results, and how many padding rows are not what they must be.
+    pub(crate) fn finish(self, pass: Pass) -> (Results, usize) {
+        let mut data = self.all.into_iter().map(|t| t.data);
+        let mut next = || data.next().unwrap_or_default();
+        let results = match pass {
+            Pass::Forward => Results::Forward(Forward { o: next(), lse: next() }),
+            Pass::Backward => Results::Backward(Gradients { dq: next(), dk: next(), dv: next() }),
+        };
+        (results, self.wrong)
+    }
 }
 
 /// Copies a block's real rows; returns how many of its padding rows are wrong. A tensor of all heads' width holds dk and

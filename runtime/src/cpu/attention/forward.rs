@@ -4,7 +4,7 @@ use ringlab_sim::plan::Part;
 
 use super::{Call, Operand, for_each_tile};
 use crate::cpu::memory::Storage;
-use crate::cpu::region::Placement;
+use crate::region::Placement;
 
 /// Attends the call's queries over `keys`, into the state at `state_at`.
 pub(in crate::cpu) fn attend(

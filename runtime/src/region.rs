@@ -5,14 +5,14 @@ use ringlab_sim::plan::{Block, Heads, Slots};
 
 /// Token positions in increasing order, and heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Region {
+pub(crate) struct Region {
     pub tokens: Vec<u64>,
     pub heads: Heads,
 }
 
 /// Where one region lies inside another: the index of each of its tokens, and of its first head.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Placement {
+pub(crate) struct Placement {
     pub tokens: Vec<usize>,
     pub head: usize,
 }
@@ -60,7 +60,7 @@ impl Region {
 
 /// Where a region lies that is spread over several parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Spread {
+pub(crate) struct Spread {
     /// Part, and index in it, of each token.
     pub at: Vec<(usize, usize)>,
     /// Index of the region's first head in each part.

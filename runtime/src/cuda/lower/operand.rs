@@ -1,0 +1,94 @@
+//! What a kernel reads as one array: in place where it lies so, else packed by copies before the launch.
+
+use std::sync::Arc;
+
+use ringlab_sim::plan::{Buf, Bufs, Part};
+
+use super::{Fail, Site, not_held};
+use crate::cuda::command::{Address, Command};
+use crate::cuda::memory::{Rows, is_scalar, number_bytes, strips};
+use crate::region::Region;
+
+/// Copies of what lay scattered, kept until one of the buffers changes.
+#[derive(Default)]
+pub(super) struct Packed {
+    pub bytes: usize,
+    kept: Vec<Kept>,
+    /// Memory that is free again, with its size. All of it is used on the lane of kernels only, in order.
+    free: Vec<(Address, usize)>,
+}
+
+struct Kept {
+    bufs: Bufs,
+    part: Part,
+    region: Arc<Region>,
+    rows: Rows,
+}
+
+impl Packed {
+    pub fn forget(&mut self, buf: Buf) {
+        let (gone, kept) = std::mem::take(&mut self.kept).into_iter().partition(|k| k.bufs.iter().any(|b| b == buf));
+        self.kept = kept;
+        let gone: Vec<Kept> = gone;
+        self.free.extend(gone.into_iter().map(|k| (k.rows.at, k.rows.bytes())));
+    }
+}
+
+/// An array of which a launch reads from a token and a head on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View {
+    pub rows: Rows,
+    pub token: usize,
+    pub head: usize,
+}
+
+impl Site<'_> {
+    /// The rows of `region` as one array with the commands that make it so. Vectors may lie among other tokens and
+    /// heads, scalars only among other heads.
+    pub(super) fn view(
+        &mut self,
+        bufs: Bufs,
+        part: Part,
+        region: &Arc<Region>,
+    ) -> Result<(View, Vec<Command>), Fail> {
+        let pieces = self.find(bufs, part, region).ok_or(not_held(bufs.first))?;
+        if let [piece] = &pieces[..]
+            && let [run] = &piece.runs[..]
+            && (!piece.rows.scalar || piece.rows.tokens == run.len)
+        {
+            return Ok((View { rows: piece.rows, token: run.from, head: piece.head }, Vec::new()));
+        }
+        let same = |k: &&Kept| k.bufs == bufs && k.part == part && k.region == *region;
+        if let Some(kept) = self.packed.kept.iter().find(same) {
+            return Ok((View { rows: kept.rows, token: 0, head: 0 }, Vec::new()));
+        }
+        let rows = self.room(part, region)?;
+        let copies = pieces.iter().flat_map(|piece| strips(piece, (&rows, 0), region.heads()));
+        let commands = copies.map(Command::Copy).collect();
+        self.packed.kept.push(Kept { bufs, part, region: Arc::clone(region), rows });
+        Ok((View { rows, token: 0, head: 0 }, commands))
+    }
+
+    /// Memory for a packed array.
+    fn room(&mut self, part: Part, region: &Region) -> Result<Rows, Fail> {
+        let shape = &self.common.plan.shape;
+        let mut rows = Rows {
+            at: 0,
+            number: number_bytes(part, shape),
+            width: part.width(shape) as usize,
+            scalar: is_scalar(part, shape),
+            batch: shape.batch as usize,
+            tokens: region.tokens.len(),
+            heads: region.heads(),
+        };
+        let bytes = rows.bytes();
+        rows.at = match self.packed.free.iter().position(|&(_, size)| size == bytes) {
+            Some(i) => self.packed.free.swap_remove(i).0,
+            None => {
+                self.packed.bytes += bytes;
+                self.gpu.allocate(bytes)?
+            }
+        };
+        Ok(rows)
+    }
+}

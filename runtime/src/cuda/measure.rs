@@ -1,0 +1,180 @@
+//! From runs to what is told of them.
+
+use ringlab_sim::plan::{OpKind, Rank};
+use ringlab_sim::timeline::{Span, SpanKind, Timeline};
+use ringlab_sim::units::{Bytes, SimTime};
+
+use super::clock::Offset;
+use super::error::CudaError;
+use super::lanes::Timed;
+use super::options::{Copies, Measured, Run, median};
+use super::passes::{Pass, failed};
+use super::prepare::Session;
+use super::tensors::{Holder, gather};
+use crate::cpu::rank::flops;
+use crate::outcome::Outcome;
+
+impl Session<'_> {
+    /// Uploads, warms up, measures and collects.
+    pub fn run(&self) -> Result<Run, CudaError> {
+        self.upload()?;
+        let start = std::time::Instant::now();
+        for i in 0..self.options.warmup.max(1) {
+            self.pass(true, i == 0)?;
+        }
+        let repeats = self.options.repeats.max(1);
+        let mut recorded: Vec<(Pass, Timeline)> = Vec::new();
+        for _ in 0..if self.options.record_events { repeats } else { 0 } {
+            let pass = self.pass(true, false)?;
+            let timeline = self.timeline(&pass)?;
+            recorded.push((pass, timeline));
+        }
+        let mut plain: Vec<Pass> = Vec::new();
+        for i in 0..repeats {
+            plain.push(self.pass(false, i + 1 == repeats)?);
+        }
+        for member in &self.members {
+            member.gpu.check().map_err(|source| failed(member.rank, source))?;
+        }
+        let wall_time = start.elapsed();
+        let (results, wrong_padding_rows) = self.collect()?;
+        let measured = self.measured(&recorded, &plain)?;
+        let timeline = of_median(recorded).unwrap_or_else(|| Timeline {
+            ranks: self.plan.ranks(),
+            spans: Vec::new(),
+            makespan: measured.makespan(),
+        });
+        let outcome = Outcome {
+            results,
+            wrong_padding_rows,
+            bytes_moved: self.bytes_moved(),
+            wall_time,
+            timeline,
+            peak_bytes: measured.peak_bytes.clone(),
+        };
+        Ok(Run { outcome, measured })
+    }
+
+    fn collect(&self) -> Result<(crate::outcome::Results, usize), CudaError> {
+        let holders: Vec<_> = self
+            .members
+            .iter()
+            .zip(&self.memories)
+            .zip(&self.held)
+            .map(|((m, memory), held)| (Holder { rank: m.rank, gpu: m.gpu.as_ref(), memory }, held.clone()))
+            .collect();
+        gather(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, &holders)
+    }
+
+    /// Bytes that this process's ranks received, as the plan counts them.
+    fn bytes_moved(&self) -> Bytes {
+        let here = |rank: Rank| self.members.iter().any(|m| m.rank == rank);
+        self.plan.messages.iter().filter(|m| here(m.to)).map(|m| m.bytes).sum()
+    }
+
+    fn measured(&self, recorded: &[(Pass, Timeline)], plain: &[Pass]) -> Result<Measured, CudaError> {
+        let passes = || recorded.iter().map(|(pass, _)| pass).chain(plain);
+        let names = self.members.iter().map(|m| m.gpu.name().map_err(|source| failed(m.rank, source)));
+        let own: u64 = self.peak_bytes.iter().map(|b| b.0).sum();
+        let mut context = 0;
+        for (member, bytes) in self.members.iter().zip(&self.peak_bytes) {
+            let (free, total) = member.gpu.memory().map_err(|source| failed(member.rank, source))?;
+            context = context.max((total - free).saturating_sub(if self.is_virtual { own } else { bytes.0 }));
+        }
+        let first = &self.members[0];
+        Ok(Measured {
+            makespans: recorded.iter().map(|(pass, _)| pass.makespan).collect(),
+            unrecorded: plain.iter().map(|pass| pass.makespan).collect(),
+            alignment_error: passes().map(|p| p.alignment_error).max().unwrap_or(SimTime::ZERO),
+            posting: passes().map(|p| p.posting).max().unwrap_or(SimTime::ZERO),
+            peak_bytes: self.peak_bytes.clone(),
+            context_bytes: Bytes(context),
+            device_names: names.collect::<Result<_, _>>()?,
+            driver: first.gpu.driver().map_err(|source| failed(first.rank, source))?,
+            ranks: self.members.iter().map(|m| m.rank).collect(),
+            is_virtual: self.is_virtual,
+            mode: self.mode,
+            notes: self.notes.clone(),
+        })
+    }
+
+    /// When each operation of the last recorded run ran.
+    fn timeline(&self, pass: &Pass) -> Result<Timeline, CudaError> {
+        let mut spans = Vec::new();
+        for (i, program) in self.programs.iter().enumerate() {
+            for &timed in &program.timed {
+                let mut span = self.span(timed);
+                (span.start, span.end) = self.times(pass, i, timed)?;
+                spans.push(span);
+            }
+        }
+        if !self.is_virtual {
+            self.align_transfers(&mut spans);
+        }
+        spans.sort_by_key(|s| (s.end, s.rank, s.op));
+        let makespan = spans.last().map_or(SimTime::ZERO, |s| s.end);
+        Ok(Timeline { ranks: self.plan.ranks(), spans, makespan })
+    }
+
+    fn times(&self, pass: &Pass, member: usize, timed: Timed) -> Result<(SimTime, SimTime), CudaError> {
+        let (gpu, anchor) = (&self.members[member].gpu, self.clock.anchors[member]);
+        let at = |event| -> Result<SimTime, CudaError> {
+            let since = gpu.elapsed(anchor, event).map_err(|source| failed(timed.rank, source))?;
+            Ok(SimTime(u64::try_from(pass.offsets[member] + Offset::from(since.0)).unwrap_or(0)))
+        };
+        Ok((at(timed.start)?, at(timed.end)?))
+    }
+
+    fn span(&self, timed: Timed) -> Span {
+        let Timed { rank, op, .. } = timed;
+        let program = &self.plan.programs[rank as usize];
+        let (op_ref, folds) = (&program.ops[op as usize], &self.folds[rank as usize]);
+        let count = |op: u32| flops(self.plan, &program.ops[op as usize].kind);
+        let followers = folds.followers.get(&op).map(Vec::as_slice).unwrap_or_default();
+        let is_call = matches!(op_ref.kind, OpKind::Attend { .. });
+        let along = is_call && folds.done_by.contains_key(&op);
+        let all: f64 = [op].iter().chain(followers).map(|&op| count(op)).sum();
+        let message = op_ref.kind.message().map(|m| self.plan.message(m).bytes);
+        Span {
+            rank,
+            lane: op_ref.lane,
+            op,
+            step: op_ref.step,
+            kind: SpanKind::of(&op_ref.kind),
+            start: SimTime::ZERO,
+            end: SimTime::ZERO,
+            bytes: message.unwrap_or(Bytes(0)),
+            flops: if along { 0.0 } else { all },
+        }
+    }
+
+    /// A transfer's span is the time its bytes move, on both ends: that of the end that copies.
+    fn align_transfers(&self, spans: &mut [Span]) {
+        let copying = match self.options.copies {
+            Copies::Push => SpanKind::Send,
+            Copies::Pull => SpanKind::Recv,
+        };
+        if self.plan.transport == ringlab_sim::plan::Transport::Nccl {
+            return;
+        }
+        let message = |s: &Span| self.plan.programs[s.rank as usize].ops[s.op as usize].kind.message();
+        let mut moved = vec![None; self.plan.messages.len()];
+        for span in spans.iter().filter(|s| s.kind == copying) {
+            if let Some(m) = message(span) {
+                moved[m as usize] = Some((span.start, span.end));
+            }
+        }
+        for span in spans.iter_mut().filter(|s| s.kind.is_transfer()) {
+            if let Some(times) = message(span).and_then(|m| moved[m as usize]) {
+                (span.start, span.end) = times;
+            }
+        }
+    }
+}
+
+/// The timeline of the run with the median makespan.
+fn of_median(recorded: Vec<(Pass, Timeline)>) -> Option<Timeline> {
+    let makespans: Vec<SimTime> = recorded.iter().map(|(pass, _)| pass.makespan).collect();
+    let middle = median(&makespans);
+    recorded.into_iter().find(|(pass, _)| pass.makespan == middle).map(|(_, timeline)| timeline)
+}

@@ -1,0 +1,344 @@
+//! Everything that happens once before the runs: which operations are folded, memory, kernels, programs, inputs.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUresult;
+use ringlab_kernels::gpu::GpuError;
+use ringlab_kernels::spec::{Dtype, HeadDim, WorkOrder};
+use ringlab_sim::plan::{OpId, OpKind, Part, Plan, Rank, Transport};
+use ringlab_sim::problem::{self, Pass};
+use ringlab_sim::units::Bytes;
+
+use super::clock::Clock;
+use super::command::{Address, Event, Strip};
+use super::device::Gpu;
+use super::error::CudaError;
+use super::flags::Flags;
+use super::folds::Folds;
+use super::lanes::{Arranging, Body, Program, by_flag, ends, one_by_one};
+use super::lower::{Common, Site};
+use super::memory::Memory;
+use super::options::{Mode, Options};
+use super::sequence::{Step, sequence};
+use super::tensors::{self, Holder};
+use crate::cpu::memory::regions;
+use crate::cpu::tensors::real_tokens;
+use crate::inputs::Inputs;
+use crate::region::Region;
+
+/// A rank of this process and its GPU.
+#[derive(Clone)]
+pub(super) struct Member {
+    pub rank: Rank,
+    pub gpu: Arc<dyn Gpu>,
+}
+
+/// What the runs need.
+pub(super) struct Session<'a> {
+    pub plan: &'a Plan,
+    pub inputs: &'a Inputs,
+    pub options: &'a Options,
+    pub members: Vec<Member>,
+    /// One a member; of virtual ranks, one for all.
+    pub programs: Vec<Program>,
+    pub memories: Vec<Memory>,
+    pub folds: Vec<Folds>,
+    pub flags: Flags,
+    pub clock: Clock,
+    /// By member: flags are lowered, and the pass has ended.
+    pub lowered: Vec<Event>,
+    pub finished: Vec<Event>,
+    pub is_virtual: bool,
+    pub mode: Mode,
+    pub notes: Vec<String>,
+    pub peak_bytes: Vec<Bytes>,
+    pub dtype: Dtype,
+    pub real: Vec<Option<usize>>,
+    pub regions: Vec<Arc<Region>>,
+    /// By member: what each buffer holds in the end.
+    pub held: Vec<Vec<Option<Arc<Region>>>>,
+}
+
+/// The kernels' element type and head dimension.
+pub(super) fn kernel_types(plan: &Plan) -> Result<(Dtype, HeadDim), CudaError> {
+    let dtype = match plan.shape.dtype {
+        problem::Dtype::Bf16 => Dtype::Bf16,
+        problem::Dtype::Fp16 => Dtype::F16,
+        other => return Err(CudaError::Dtype(other)),
+    };
+    let head_dim = HeadDim::try_from(plan.shape.head_dim as usize);
+    Ok((dtype, head_dim.map_err(|_| CudaError::HeadDim(plan.shape.head_dim))?))
+}
+
+/// What is folded on every rank, the order of operations, the mode that came of it, and what to tell.
+struct Choice {
+    folds: Vec<Folds>,
+    order: Vec<Step>,
+    mode: Mode,
+    notes: Vec<String>,
+}
+
+fn choose(plan: &Plan, wanted: Mode, is_virtual: bool) -> Result<Choice, CudaError> {
+    let stepwise = |notes| {
+        let folds: Vec<Folds> = plan.programs.iter().map(Folds::of).collect();
+        let order = sequence(plan, &folds).map_err(|place| CudaError::Deadlock { place })?;
+        Ok(Choice { folds, order, mode: Mode::Stepwise, notes })
+    };
+    let because = |reason: &str| stepwise(vec![format!("attention is launched step by step: {reason}")]);
+    match wanted {
+        Mode::Stepwise => return stepwise(Vec::new()),
+        _ if plan.pass == Pass::Backward => return because("only a forward can be fused"),
+        _ if is_virtual => return because("virtual ranks take turns"),
+        _ => {}
+    }
+    match fused(plan) {
+        Ok((folds, order)) if folds.iter().any(|f| !f.followers.is_empty()) => {
+            let mode = if wanted == Mode::Auto { Mode::FusedSegments } else { wanted };
+            Ok(Choice { folds, order, mode, notes: Vec::new() })
+        }
+        Ok(_) => stepwise(Vec::new()),
+        Err((_, reason)) if wanted == Mode::Auto => because(reason),
+        Err((rank, reason)) => Err(CudaError::NotFusable { rank, reason }),
+    }
+}
+
+fn fused(plan: &Plan) -> Result<(Vec<Folds>, Vec<Step>), (Rank, &'static str)> {
+    if plan.transport == Transport::Nccl {
+        return Err((0, "NCCL's transfers need SMs that a waiting launch holds"));
+    }
+    let mut folds = Vec::new();
+    for (rank, program) in (0..).zip(&plan.programs) {
+        let found = Folds::fused(plan, program).map_err(|reason| (rank, reason))?;
+        let late = |op: OpId, w: OpId| w > op && !by_flag(plan, rank, &found, op, w);
+        if found.followers.keys().any(|&op| found.waits(program, op).into_iter().any(|w| late(op, w))) {
+            return Err((rank, "a later call waits for more than its keys"));
+        }
+        folds.push(found);
+    }
+    let order = sequence(plan, &folds).map_err(|place| {
+        (place.rank, "keys would overwrite others that are still needed (a prefetch of P - 1 gives each step its own room)")
+    })?;
+    Ok((folds, order))
+}
+
+impl<'a> Session<'a> {
+    pub fn new(
+        plan: &'a Plan,
+        inputs: &'a Inputs,
+        options: &'a Options,
+        (members, is_virtual): (Vec<Member>, bool),
+    ) -> Result<Self, CudaError> {
+        let (dtype, head_dim) = kernel_types(plan)?;
+        let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
+        let by_segments = mode == Mode::FusedSegments;
+        let work_order = if by_segments { WorkOrder::SegmentMajor } else { WorkOrder::QueryMajor };
+        let regions = regions(plan);
+        let mut memories = Vec::new();
+        for member in &members {
+            let folds = &folds[member.rank as usize];
+            memories.push(allocate(plan, member, folds, by_segments)?);
+        }
+        let flags = allocate_flags(plan, &members)?;
+        let common = Common {
+            plan,
+            regions: &regions,
+            dtype,
+            head_dim,
+            deterministic: options.deterministic,
+            order: work_order,
+        };
+        let lowering = Lowering { common: &common, options, members: &members, memories: &memories, folds: &folds, flags: &flags };
+        let lowered = lowering.run()?;
+        let programs = if is_virtual {
+            vec![one_by_one(&order, &lowered.bodies, members[0].gpu.as_ref())?]
+        } else {
+            lowering.arrange(&lowered)?
+        };
+        let carried = tensors::carried_bytes(plan);
+        if carried > 0 {
+            notes.push(format!("{} go along with messages beyond what the plan counts", Bytes(carried)));
+        }
+        let peak_bytes = memories.iter().zip(&lowered.packed).map(|(memory, packed)| {
+            Bytes(memory.slots().map(|(_, s)| s.bytes(&plan.shape)).sum::<usize>() as u64 + *packed as u64)
+        });
+        let peak_bytes = peak_bytes.collect();
+        let gpus: Vec<&dyn Gpu> = members.iter().map(|m| m.gpu.as_ref()).collect();
+        let used = if is_virtual { &gpus[..1] } else { &gpus[..] };
+        let clock = Clock::new(used)?;
+        let events = || used.iter().map(|gpu| gpu.event()).collect::<Result<Vec<_>, GpuError>>();
+        let (done, finished) = (events()?, events()?);
+        Ok(Self {
+            plan,
+            inputs,
+            options,
+            programs,
+            memories,
+            flags,
+            clock,
+            lowered: done,
+            finished,
+            is_virtual,
+            mode,
+            notes,
+            peak_bytes,
+            dtype,
+            real: real_tokens(&plan.layout),
+            held: lowered.held,
+            members,
+            folds,
+            regions,
+        })
+    }
+
+    /// Uploads every rank's inputs.
+    pub fn upload(&self) -> Result<(), CudaError> {
+        for (member, memory) in self.members.iter().zip(&self.memories) {
+            let holder = Holder { rank: member.rank, gpu: member.gpu.as_ref(), memory };
+            tensors::scatter(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, &holder)?;
+        }
+        Ok(())
+    }
+}
+
+fn allocate(plan: &Plan, member: &Member, folds: &Folds, by_segments: bool) -> Result<Memory, CudaError> {
+    let program = &plan.programs[member.rank as usize];
+    let unused = folds.unused_states(program, by_segments);
+    Memory::new(program, &plan.shape, &unused, |i, buffer, bytes| {
+        let what = format!("buffer {i} ({:?})", buffer.tensor);
+        member.gpu.allocate(bytes).map_err(|error| memory_error(member, what, bytes, error))
+    })
+}
+
+/// An error of an allocation, with what it was for.
+fn memory_error(member: &Member, what: String, bytes: usize, error: GpuError) -> CudaError {
+    match error {
+        GpuError::Driver { source, .. } if source.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            let free = member.gpu.memory().map_or(0, |(free, _)| free);
+            CudaError::OutOfMemory {
+                gpu: member.gpu.ordinal(),
+                rank: member.rank,
+                what,
+                bytes: Bytes(bytes as u64),
+                free: Bytes(free),
+            }
+        }
+        source => CudaError::Gpu { rank: Some(member.rank), source },
+    }
+}
+
+fn allocate_flags(plan: &Plan, members: &[Member]) -> Result<Flags, CudaError> {
+    let bytes = 4 * Flags::count(members.len(), plan.messages.len());
+    let base = |member: &Member| {
+        let error = |error| memory_error(member, "flags".into(), bytes, error);
+        member.gpu.allocate(bytes).map_err(error)
+    };
+    let bases: Vec<Address> = members.iter().map(base).collect::<Result<_, _>>()?;
+    Ok(Flags::new(bases, plan.messages.len()))
+}
+
+/// From operations to bodies, rank by rank.
+struct Lowering<'a> {
+    common: &'a Common<'a>,
+    options: &'a Options,
+    members: &'a [Member],
+    memories: &'a [Memory],
+    folds: &'a [Folds],
+    flags: &'a Flags,
+}
+
+struct Lowered {
+    bodies: Vec<Vec<Body>>,
+    strips: Vec<Vec<Strip>>,
+    packed: Vec<usize>,
+    held: Vec<Vec<Option<Arc<Region>>>>,
+}
+
+impl Lowering<'_> {
+    fn run(&self) -> Result<Lowered, CudaError> {
+        let messages = self.common.plan.messages.len();
+        let mut all = Lowered { bodies: Vec::new(), strips: vec![Vec::new(); messages], packed: Vec::new(), held: Vec::new() };
+        let ends = ends(self.common.plan);
+        for (member, memory) in self.members.iter().zip(self.memories) {
+            let folds = &self.folds[member.rank as usize];
+            let mut site = Site::new(self.common, member.rank, member.gpu.as_ref(), memory, folds);
+            site.ready_limit = self.options.timeout;
+            self.arrivals(&mut site);
+            let ops = &self.common.plan.programs[member.rank as usize].ops;
+            let mut bodies = Vec::new();
+            for (i, op) in (0..).zip(ops) {
+                bodies.push(match op.kind {
+                    OpKind::Send { message, buffer } => {
+                        let strips = self.send(&site, i, (message, buffer), ends[message as usize][1])?;
+                        all.strips[message as usize].clone_from(&strips);
+                        Body::Send { message, strips }
+                    }
+                    OpKind::Recv { message, buffer } => {
+                        site.receive(i, message, buffer)?;
+                        Body::Recv { message }
+                    }
+                    _ => Body::Compute(site.compute(i)?),
+                });
+            }
+            all.bodies.push(bodies);
+            all.packed.push(site.packed_bytes());
+            all.held.push(site.into_held());
+        }
+        Ok(all)
+    }
+
+    /// The flags that fused launches wait for.
+    fn arrivals(&self, site: &mut Site<'_>) {
+        let (plan, rank) = (self.common.plan, site.rank);
+        let program = &plan.programs[rank as usize];
+        for &op in site.folds.followers.keys() {
+            for w in site.folds.waits(program, op) {
+                if by_flag(plan, rank, site.folds, op, w)
+                    && let Some(message) = program.ops[w as usize].kind.message()
+                {
+                    let flag = match self.options.copies {
+                        super::options::Copies::Push => self.flags.sent(rank, message),
+                        super::options::Copies::Pull => self.flags.landed(rank, message),
+                    };
+                    site.arrived.insert(w, flag);
+                }
+            }
+        }
+    }
+
+    /// The copies of a message to where its receiver has room for it.
+    fn send(
+        &self,
+        site: &Site<'_>,
+        op: OpId,
+        (message, bufs): (u32, ringlab_sim::plan::Bufs),
+        recv: Option<(Rank, OpId)>,
+    ) -> Result<Vec<Strip>, CudaError> {
+        let plan = self.common.plan;
+        let region = &self.common.regions[plan.message(message).block as usize];
+        let into = |part: Part| {
+            let (rank, recv) = recv?;
+            let OpKind::Recv { buffer, .. } = plan.programs[rank as usize].ops[recv as usize].kind else { return None };
+            let member = self.members.iter().position(|m| m.rank == rank)?;
+            self.memories[member].slot(buffer)?.part(part, region, &plan.shape)
+        };
+        Ok(site.send(op, (message, bufs), into)?.0)
+    }
+
+    fn arrange(&self, lowered: &Lowered) -> Result<Vec<Program>, CudaError> {
+        let ends = ends(self.common.plan);
+        let programs = self.members.iter().zip(&lowered.bodies).map(|(member, bodies)| {
+            let arranging = Arranging {
+                plan: self.common.plan,
+                rank: member.rank,
+                gpu: member.gpu.as_ref(),
+                folds: &self.folds[member.rank as usize],
+                flags: self.flags,
+                copies: self.options.copies,
+                strips: &lowered.strips,
+                ends: &ends,
+            };
+            arranging.arrange(bodies)
+        });
+        programs.collect()
+    }
+}
