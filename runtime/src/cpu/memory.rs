@@ -7,8 +7,8 @@ use ringlab_sim::problem::Shape;
 use ringlab_sim::units::Bytes;
 
 use super::error::Cause;
-use crate::region::{Placement, Region};
 use super::state::StateRow;
+use crate::region::{Placement, Region};
 
 /// Numbers a row of one array: `[batch][tokens][heads][width]`.
 fn width(part: Part, shape: &Shape) -> usize {

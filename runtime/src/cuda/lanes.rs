@@ -20,10 +20,18 @@ use crate::cpu::Place;
 pub(super) enum Body {
     Compute(Vec<Command>),
     /// A message's copies into the receiver's buffer.
-    Send { message: MessageId, strips: Vec<Strip> },
-    Recv { message: MessageId },
+    Send {
+        message: MessageId,
+        strips: Vec<Strip>,
+    },
+    Recv {
+        message: MessageId,
+    },
     /// Through NCCL: commands before, on the same lane, and this rank's end.
-    Parcels { before: Vec<Command>, parcels: Vec<Parcel> },
+    Parcels {
+        before: Vec<Command>,
+        parcels: Vec<Parcel>,
+    },
 }
 
 /// When an operation ran.
@@ -155,7 +163,12 @@ impl Arranging<'_> {
     }
 
     /// Waits, on the lane of `together`, for what it needs of other lanes.
-    fn wait(&self, program: &mut Program, together: &[OpId], done: &[Option<[Event; 2]>]) -> Result<(), CudaError> {
+    fn wait(
+        &self,
+        program: &mut Program,
+        together: &[OpId],
+        done: &[Option<[Event; 2]>],
+    ) -> Result<(), CudaError> {
         let own = &self.plan.programs[self.rank as usize];
         let lane = own.ops[together[0] as usize].lane;
         let mut awaited = Vec::new();

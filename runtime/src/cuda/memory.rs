@@ -272,7 +272,8 @@ mod tests {
         let to = rows(false, &wanted);
         let strips = strips(&pieces[0], (&to, 0), 1);
         // 128 bytes a head, 512 a token, 4096 a sequence.
-        let strip = Strip { to: 0, from: 2 * 512 + 2 * 128, rows: 3, row_bytes: 128, to_pitch: 128, from_pitch: 512 };
+        let strip =
+            Strip { to: 0, from: 2 * 512 + 2 * 128, rows: 3, row_bytes: 128, to_pitch: 128, from_pitch: 512 };
         assert_eq!(strips, [strip, Strip { to: 3 * 128, from: strip.from + 4096, ..strip }]);
     }
 

@@ -46,7 +46,8 @@ impl Session<'_> {
         let gpus = self.gpus();
         self.lower_flags(poisoned)?;
         let posting = thread::scope(|scope| {
-            let threads: Vec<_> = (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, recorded))).collect();
+            let threads: Vec<_> =
+                (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, recorded))).collect();
             let times = threads.into_iter().zip(&self.members).map(|(t, m)| {
                 t.join().map_err(|_| CudaError::Thread { rank: m.rank, reason: "it panicked".into() })?
             });
@@ -164,9 +165,13 @@ impl Session<'_> {
 
     /// Which operation did not end, and where the other ranks are.
     fn time_out(&self) -> CudaError {
-        let mut places: Vec<Place> = self.plan.programs.iter().enumerate().map(|(rank, program)| {
-            Place::new(self.plan, rank as Rank, program.ops.len())
-        }).collect();
+        let mut places: Vec<Place> = self
+            .plan
+            .programs
+            .iter()
+            .enumerate()
+            .map(|(rank, program)| Place::new(self.plan, rank as Rank, program.ops.len()))
+            .collect();
         for (i, program) in self.programs.iter().enumerate() {
             for timed in &program.timed {
                 let place = &mut places[timed.rank as usize];

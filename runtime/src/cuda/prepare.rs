@@ -147,7 +147,14 @@ impl<'a> Session<'a> {
             deterministic: options.deterministic,
             order: work_order,
         };
-        let lowering = Lowering { common: &common, options, members: &members, memories: &memories, folds: &folds, flags: &flags };
+        let lowering = Lowering {
+            common: &common,
+            options,
+            members: &members,
+            memories: &memories,
+            folds: &folds,
+            flags: &flags,
+        };
         let lowered = lowering.run()?;
         let programs = if is_virtual {
             vec![one_by_one(&order, &lowered.bodies, members[0].gpu.as_ref())?]
@@ -256,7 +263,12 @@ struct Lowered {
 impl Lowering<'_> {
     fn run(&self) -> Result<Lowered, CudaError> {
         let messages = self.common.plan.messages.len();
-        let mut all = Lowered { bodies: Vec::new(), strips: vec![Vec::new(); messages], packed: Vec::new(), held: Vec::new() };
+        let mut all = Lowered {
+            bodies: Vec::new(),
+            strips: vec![Vec::new(); messages],
+            packed: Vec::new(),
+            held: Vec::new(),
+        };
         let ends = ends(self.common.plan);
         for (member, memory) in self.members.iter().zip(self.memories) {
             let folds = &self.folds[member.rank as usize];
@@ -317,7 +329,9 @@ impl Lowering<'_> {
         let region = &self.common.regions[plan.message(message).block as usize];
         let into = |part: Part| {
             let (rank, recv) = recv?;
-            let OpKind::Recv { buffer, .. } = plan.programs[rank as usize].ops[recv as usize].kind else { return None };
+            let OpKind::Recv { buffer, .. } = plan.programs[rank as usize].ops[recv as usize].kind else {
+                return None;
+            };
             let member = self.members.iter().position(|m| m.rank == rank)?;
             self.memories[member].slot(buffer)?.part(part, region, &plan.shape)
         };

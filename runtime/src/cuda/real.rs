@@ -51,10 +51,18 @@ impl<T> Doing<T> for Result<T, DriverError> {
 
 impl RealGpu {
     /// Opens a GPU with so many streams.
-    pub fn open(ordinal: usize, path: Option<Path>, streams: usize, high_priority: bool) -> Result<Self, GpuError> {
+    pub fn open(
+        ordinal: usize,
+        path: Option<Path>,
+        streams: usize,
+        high_priority: bool,
+    ) -> Result<Self, GpuError> {
         let device = Device::open_with(ordinal, path, Some(Cache::from_env()))?;
         let context = device.context();
-        #[expect(unsafe_code, reason = "no slice of this context is shared between streams: streams wait by events")]
+        #[expect(
+            unsafe_code,
+            reason = "no slice of this context is shared between streams: streams wait by events"
+        )]
         unsafe {
             context.disable_event_tracking();
         }
@@ -79,9 +87,11 @@ impl RealGpu {
     pub fn enable_peer(&self, peer: &Self) -> Result<bool, GpuError> {
         let mut can = 0;
         #[expect(unsafe_code, reason = "writes one integer; both devices are open")]
-        unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.context().cu_device(), peer.context().cu_device()) }
-            .result()
-            .doing("ask for peer access")?;
+        unsafe {
+            sys::cuDeviceCanAccessPeer(&raw mut can, self.context().cu_device(), peer.context().cu_device())
+        }
+        .result()
+        .doing("ask for peer access")?;
         if can == 0 {
             return Ok(false);
         }
@@ -257,16 +267,27 @@ impl Gpu for RealGpu {
             Command::Record(event) => self.event_of(event)?.record(stream).doing("record an event"),
             Command::AwaitFlag(at) => {
                 let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-                #[expect(unsafe_code, reason = "the flag is four bytes of an allocation that outlives the stream")]
-                unsafe { sys::cuStreamWaitValue32_v2(raw, at, RAISED, at_least) }.result().doing("wait for a flag")
+                #[expect(
+                    unsafe_code,
+                    reason = "the flag is four bytes of an allocation that outlives the stream"
+                )]
+                unsafe { sys::cuStreamWaitValue32_v2(raw, at, RAISED, at_least) }
+                    .result()
+                    .doing("wait for a flag")
             }
             Command::RaiseFlag(at) => {
                 let visible = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-                #[expect(unsafe_code, reason = "the flag is four bytes of an allocation that outlives the stream")]
-                unsafe { sys::cuStreamWriteValue32_v2(raw, at, RAISED, visible) }.result().doing("raise a flag")
+                #[expect(
+                    unsafe_code,
+                    reason = "the flag is four bytes of an allocation that outlives the stream"
+                )]
+                unsafe { sys::cuStreamWriteValue32_v2(raw, at, RAISED, visible) }
+                    .result()
+                    .doing("raise a flag")
             }
             Command::Copy(strip) => self.copy(stream, strip),
-            Command::Fill { at, bytes, byte } => {
+            Command::Fill { at, bytes, byte } =>
+            {
                 #[expect(unsafe_code, reason = "the range lies in an allocation of this GPU")]
                 unsafe { result::memset_d8_async(at, byte, bytes, raw) }.doing("fill device memory")
             }
@@ -281,7 +302,8 @@ impl Gpu for RealGpu {
 
     fn elapsed(&self, from: Event, to: Event) -> Result<SimTime, GpuError> {
         const PS_PER_MS: f64 = 1e9;
-        let ms = self.event_of(from)?.elapsed_ms(self.event_of(to)?.as_ref()).doing("read an event's time")?;
+        let ms =
+            self.event_of(from)?.elapsed_ms(self.event_of(to)?.as_ref()).doing("read an event's time")?;
         Ok(SimTime((f64::from(ms).max(0.0) * PS_PER_MS) as u64))
     }
 
@@ -291,9 +313,11 @@ impl Gpu for RealGpu {
         for i in 0..count as u64 {
             // By the stream itself, not by a kernel: a launch that waits may hold every SM.
             #[expect(unsafe_code, reason = "the flags are an allocation of this GPU")]
-            unsafe { sys::cuStreamWriteValue32_v2(self.rescue.cu_stream(), flags + 4 * i, RELEASED, visible) }
-                .result()
-                .doing("release a flag")?;
+            unsafe {
+                sys::cuStreamWriteValue32_v2(self.rescue.cu_stream(), flags + 4 * i, RELEASED, visible)
+            }
+            .result()
+            .doing("release a flag")?;
         }
         Ok(())
     }
@@ -318,4 +342,3 @@ impl Gpu for RealGpu {
         self.device.driver_version()
     }
 }
-

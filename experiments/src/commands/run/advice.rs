@@ -65,7 +65,11 @@ impl Environment {
                 Some(value) => format!("{variable}={value}"),
                 None => format!("{variable} is not set"),
             };
-            let whose = if hint.plans.len() == plans { String::new() } else { format!(" ({})", hint.plans.join(", ")) };
+            let whose = if hint.plans.len() == plans {
+                String::new()
+            } else {
+                format!(" ({})", hint.plans.join(", "))
+            };
             text += &format!("  advice{whose}: {setting}: {effect}; set {instead}\n");
         }
         text

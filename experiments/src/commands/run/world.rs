@@ -52,7 +52,13 @@ impl World {
 
     fn alone(args: &RunArgs, ranks: u32) -> Self {
         let launch = Launch::single(&flags(args));
-        Self { launch, each: ranks, devices: Devices::First, meeting: RefCell::new(None), passes: Cell::new(0) }
+        Self {
+            launch,
+            each: ranks,
+            devices: Devices::First,
+            meeting: RefCell::new(None),
+            passes: Cell::new(0),
+        }
     }
 
     /// How it was started and who it is.
@@ -72,7 +78,9 @@ impl World {
 
     /// Nodes, as far as the launcher says.
     pub fn nodes(&self) -> u32 {
-        self.launch.local_processes.map_or(self.launch.processes, |local| self.launch.processes.div_ceil(local.max(1)))
+        self.launch
+            .local_processes
+            .map_or(self.launch.processes, |local| self.launch.processes.div_ceil(local.max(1)))
     }
 
     /// Whether this process prints the results.

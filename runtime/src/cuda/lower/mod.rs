@@ -79,9 +79,16 @@ pub(super) fn not_held(buf: Buf) -> Fail {
 }
 
 impl<'a> Site<'a> {
-    pub fn new(common: &'a Common<'a>, rank: Rank, gpu: &'a dyn Gpu, memory: &'a Memory, folds: &'a Folds) -> Self {
+    pub fn new(
+        common: &'a Common<'a>,
+        rank: Rank,
+        gpu: &'a dyn Gpu,
+        memory: &'a Memory,
+        folds: &'a Folds,
+    ) -> Self {
         let buffers = &common.plan.programs[rank as usize].buffers;
-        let held = buffers.iter().map(|b| b.role.initial().map(|block| Arc::clone(&common.regions[block as usize])));
+        let held =
+            buffers.iter().map(|b| b.role.initial().map(|block| Arc::clone(&common.regions[block as usize])));
         Self {
             common,
             rank,
@@ -156,7 +163,8 @@ impl<'a> Site<'a> {
             let (Some(pieces), Some(to)) = (found, into(part)) else {
                 return Err(self.error(op, not_held(bufs.first)));
             };
-            let copies: Vec<Strip> = pieces.iter().flat_map(|p| strips(p, (&to, 0), region.heads())).collect();
+            let copies: Vec<Strip> =
+                pieces.iter().flat_map(|p| strips(p, (&to, 0), region.heads())).collect();
             if !super::memory::is_carried(part, &self.common.plan.shape) {
                 counted += copies.iter().map(Strip::bytes).sum::<usize>();
             }
@@ -215,7 +223,8 @@ impl<'a> Site<'a> {
                 Some((buf, self.array(buf, part, &region)?, region))
             })
             .collect();
-        let held: Vec<(Buf, Rows, &Region)> = held.iter().map(|(buf, rows, r)| (*buf, *rows, r.as_ref())).collect();
+        let held: Vec<(Buf, Rows, &Region)> =
+            held.iter().map(|(buf, rows, r)| (*buf, *rows, r.as_ref())).collect();
         pieces(region, &held)
     }
 

@@ -27,7 +27,8 @@ struct Kept {
 
 impl Packed {
     pub fn forget(&mut self, buf: Buf) {
-        let (gone, kept) = std::mem::take(&mut self.kept).into_iter().partition(|k| k.bufs.iter().any(|b| b == buf));
+        let (gone, kept) =
+            std::mem::take(&mut self.kept).into_iter().partition(|k| k.bufs.iter().any(|b| b == buf));
         self.kept = kept;
         let gone: Vec<Kept> = gone;
         self.free.extend(gone.into_iter().map(|k| (k.rows.at, k.rows.bytes())));
