@@ -134,7 +134,7 @@ fn plan_options() -> schedule::Options {
 #[test]
 fn of_a_ring() {
     check(Schedule::Zigzag, plan_options(), &quick());
-    check(Schedule::Ring, plan_options(), &Options { copies: Copies::Pull, ..quick() });
+    check(Schedule::Striped { block: 1 }, plan_options(), &Options { copies: Copies::Pull, ..quick() });
 }
 
 #[test]
