@@ -41,7 +41,7 @@ pub fn run() -> ExitCode {
         Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            anstream::eprintln!("error: {error:#}");
+            anstream::eprintln!("error: {}", output::message(&error));
             ExitCode::from(BAD_INPUT)
         }
     }

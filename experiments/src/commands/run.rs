@@ -93,7 +93,7 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     let world = match World::find(args, &variables) {
         Ok(world) => world,
         Err(error) if is_failure(&error) => {
-            anstream::eprintln!("failed: {error:#}");
+            anstream::eprintln!("failed: {}", output::message(&error));
             return Ok(Outcome::Failed);
         }
         Err(error) => return Err(error),
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
         let progress = prepare::Progress::new();
         progress.say("inputs and reference");
         let inputs = Inputs::random(args.seed, &setup.problem)?;
-        let inputs = if args.backend == Backend::Cuda { inputs } else { inputs };
+        let inputs = if args.backend == Backend::Cuda { inputs.rounded() } else { inputs };
         // Only the first process compares.
         let judge = if world.is_first() { Judge::new(args, &setup, &inputs)? } else { Judge::Nothing };
         Ok(Self {
@@ -183,7 +183,7 @@ impl<'a> Session<'a> {
         }
         let stopped = self.stop.load(Ordering::Relaxed);
         if let Some(error) = broke {
-            anstream::eprintln!("failed: {error:#}");
+            anstream::eprintln!("failed: {}", output::message(&error));
             self.world.end(Some(&error));
             return Ok(Outcome::Failed);
         }

@@ -11,6 +11,7 @@ use ringlab_sim::plan::{Plan, Rank};
 use super::executed::Executed;
 use super::share;
 use crate::args::{Backend, RunArgs, TransportArg};
+use crate::output;
 
 /// One process of a run, alone or among others.
 pub struct World {
@@ -146,7 +147,7 @@ impl World {
         };
         match error.chain().find_map(|cause| cause.downcast_ref::<MeetError>()) {
             Some(failure) => meeting.fail_with(failure),
-            None => meeting.fail(&format!("{error:#}")),
+            None => meeting.fail(&output::message(error)),
         }
     }
 }
