@@ -87,7 +87,7 @@ fn cause(posts: &[Vec<Post>], (g, i): Node) -> Option<Node> {
 
 /// Drops each wait in turn; how many were needed.
 fn drop_each(case: &Case, plan: &Plan, inputs: &Inputs, how: &Options) -> usize {
-    let session = |trouble| Session::new(plan, inputs, how, (members(plan.ranks(), 3, trouble), false)).unwrap();
+    let session = |trouble| Session::new(plan, inputs, how, members(plan.ranks(), 3, trouble)).unwrap();
     let whole = session(Trouble::default());
     let original: Vec<Vec<Post>> = whole.programs.iter().map(|p| p.posts.clone()).collect();
     let idle = if how.copies == Copies::Pull { idle(plan, &whole) } else { Vec::new() };
@@ -119,7 +119,7 @@ fn check(schedule: Schedule, options: schedule::Options, how: &Options) {
     let mut needed = 0;
     for pass in [Pass::Forward, Pass::Backward] {
         let plan = plan_of(schedule, &case.problem, 3, &schedule::Options { pass, ..options });
-        let session = Session::new(&plan, &inputs, how, (members(3, 1, Trouble::default()), false)).unwrap();
+        let session = Session::new(&plan, &inputs, how, members(3, 1, Trouble::default())).unwrap();
         let run = session.run().unwrap();
         needed += drop_each(&case, &plan, &inputs, how);
         inputs.forward = run.outcome.results.forward().cloned().or(inputs.forward.take());
