@@ -2,6 +2,7 @@
 
 mod exploring;
 mod measuring;
+mod running;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use crate::disturbance::Repeats;
 
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
+pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -275,42 +277,6 @@ pub struct CheckArgs {
     pub setup: SetupArgs,
     #[command(flatten)]
     pub out: OutputArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// One thread a rank.
-    Cpu,
-}
-
-#[derive(Args)]
-#[command(after_help = "Examples:
-  ringlab run --backend cpu
-  ringlab run --seq 999 --pad --cp 5 --schedule dist-flash --pass forward+backward
-  ringlab run --heads 4 --kv-heads 1 --head-dim 64 --mask docs:9,8,8,12,8,12 --pad --cp 2")]
-pub struct RunArgs {
-    #[command(flatten)]
-    pub setup: SetupArgs,
-    #[command(flatten)]
-    pub out: OutputArgs,
-    /// What executes the plan.
-    #[arg(long, value_enum, default_value = "cpu")]
-    pub backend: Backend,
-    /// Seed of the random inputs.
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Give up on a rank that is not heard of for this long, e.g. 60 s.
-    #[arg(long, default_value = "60 s")]
-    pub timeout: ringlab_sim::units::SimTime,
-    /// Fail (exit 1) if a relative error is larger.
-    #[arg(long, default_value_t = 1e-5)]
-    pub max_error: f64,
-    /// Write the measured timelines as a Chrome trace.
-    #[arg(long, value_name = "FILE.json")]
-    pub trace: Option<PathBuf>,
-    /// Draw the measured timelines: SVG or PNG by the file's ending.
-    #[arg(long, value_name = "FILE.svg|FILE.png")]
-    pub plot: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -4,9 +4,12 @@
 pub mod calibrate;
 pub mod cpu;
 pub mod cuda;
+pub mod environment;
 pub mod inputs;
 pub mod machine;
+pub mod metrics;
 pub mod outcome;
 mod region;
+pub mod rendezvous;
 pub mod validate;
 pub mod verify;

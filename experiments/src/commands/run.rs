@@ -1,248 +1,379 @@
-//! `ringlab run`: the plan executed, and its result held against the reference.
+//! `ringlab run`: plans executed, and their results held against the reference and the prediction.
 
+mod advice;
+mod engine;
+mod executed;
+mod judge;
+mod prepare;
+mod row;
+mod scrape;
+mod share;
+mod table;
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use ringlab_runtime::cpu::{self, RunError, RunOptions};
+use anyhow::{Context, Result, anyhow};
+use ringlab_runtime::environment::Variables;
 use ringlab_runtime::inputs::Inputs;
-use ringlab_runtime::outcome::Outcome as Executed;
-use ringlab_runtime::verify::{Errors, Reference, verify};
+use ringlab_runtime::metrics::{Observed, exposition};
+use ringlab_runtime::outcome::{Gradients, Results};
+use ringlab_runtime::verify::Errors;
+use ringlab_sim::engine::{Machine, SimOptions};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::schedule::Schedule;
-use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
+use self::advice::Environment;
+use self::engine::{Engine, is_failure};
+use self::executed::Executed;
+use self::judge::Judge;
+use self::row::{Full, Prediction, RankRow, Row};
+use self::scrape::{Scrape, Target};
+use self::world::World;
 use super::Outcome;
-use crate::args::RunArgs;
-use crate::figures::{self, Picture, Run};
-use crate::grid::grid;
+use crate::args::{Backend, RunArgs};
+use crate::figures::{self, Run};
 use crate::output::{self, FORMAT_VERSION};
 use crate::setup::Setup;
 
 /// A size that two cores do in seconds with the default model's heads.
-const DEFAULT_SEQ: u64 = 1 << 10;
-/// FLOPs of full attention that a CPU does within the hour.
-const MAX_FLOPS: f64 = 2e13;
-
-#[derive(Serialize)]
-struct Row {
-    schedule: String,
-    backend: &'static str,
-    cp: u32,
-    seq_len: u64,
-    padding: u64,
-    pass: String,
-    time_s: f64,
-    bytes_moved: u64,
-    peak_memory_bytes: u64,
-    o_max_rel_error: Option<f64>,
-    lse_max_rel_error: Option<f64>,
-    dq_max_rel_error: Option<f64>,
-    dk_max_rel_error: Option<f64>,
-    dv_max_rel_error: Option<f64>,
-    /// Padding rows that are not exactly 0, or -inf for lse.
-    wrong_padding_rows: usize,
-    within_bound: bool,
-    notes: String,
-}
-
-#[derive(Serialize)]
-struct Report<'a> {
-    version: u32,
-    max_error: f64,
-    seed: u64,
-    results: &'a [Row],
-    left_out: &'a [String],
-}
+const CPU_SEQ: u64 = 1 << 10;
+/// A size at which kernels, not launches, take the time.
+const GPU_SEQ: u64 = 64 << 10;
 
 /// A pass that was executed.
-struct Done {
+pub struct Done {
     plan: Plan,
     executed: Executed,
     metrics: Metrics,
+    prediction: Option<Prediction>,
+    errors: Errors,
+}
+
+/// Everything that is shown.
+pub struct Report<'a> {
+    rows: &'a [Row],
+    ranks: &'a [Vec<RankRow>],
+    left_out: &'a [String],
+    environment: &'a Environment,
+    /// Why there is no prediction.
+    unpredicted: Option<&'a str>,
+    processes: u32,
+    launcher: &'static str,
+    driver: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    version: u32,
+    backend: &'static str,
+    max_error: f64,
+    seed: u64,
+    processes: u32,
+    launcher: &'static str,
+    driver: Option<&'a str>,
+    results: Vec<Full<'a>>,
+    left_out: &'a [String],
+    environment: &'a Environment,
 }
 
 /// Executes every plan that was asked for.
 pub fn run(args: &RunArgs) -> Result<Outcome> {
-    args.plot.as_deref().map(Picture::of).transpose()?;
-    output::check_targets([&args.out.output, &args.trace, &args.plot])?;
-    if !args.max_error.is_finite() || args.max_error < 0.0 {
-        bail!("--max-error must be a finite number that is not negative, not {}", args.max_error);
+    prepare::check(args)?;
+    let target = Target::of(&args.metrics)?;
+    let variables: Variables = std::env::vars().collect();
+    if args.backend == Backend::Cuda {
+        prepare::environment(&variables)?;
     }
-    let mut setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
-    setup.problem.shape.dtype = Dtype::Fp32;
-    check_size(&setup)?;
-    let plannable = |schedule| {
-        setup.passes.iter().try_for_each(|&p| setup.plan(schedule, p).map(|_| ())).map(|()| schedule)
+    let world = match World::find(args, &variables) {
+        Ok(world) => world,
+        Err(error) if is_failure(&error) => {
+            anstream::eprintln!("failed: {}", output::message(&error));
+            return Ok(Outcome::Failed);
+        }
+        Err(error) => return Err(error),
     };
-    let (schedules, left_out) = setup.each_schedule(Setup::tolerates(&args.setup), plannable)?;
-    let progress = Progress::new(schedules.len());
-    let inputs = Inputs::random(args.seed, &setup.problem)?;
-    progress.say("reference");
-    let reference = if setup.passes.contains(&Pass::Backward) {
-        Reference::with_gradients(&setup.problem, &inputs)?
-    } else {
-        Reference::forward(&setup.problem, &inputs)?
-    };
-    let (mut rows, mut done) = (Vec::new(), Vec::new());
-    for schedule in schedules {
-        progress.say(&schedule.to_string());
-        match execute(args, &setup, schedule, &inputs, &reference) {
-            Ok(passes) => passes.into_iter().for_each(|(row, pass)| {
-                rows.push(row);
-                done.push(pass);
-            }),
-            Err(error) if error.is::<RunError>() || error.root_cause().is::<RunError>() => {
-                anstream::eprintln!("failed: {error:#}");
-                return Ok(Outcome::Failed);
+    let result = Session::new(args, &world, &variables, target).and_then(Session::run);
+    world.end(result.as_ref().err());
+    result
+}
+
+/// A run from its arguments to its result.
+struct Session<'a> {
+    args: &'a RunArgs,
+    world: &'a World,
+    variables: &'a Variables,
+    setup: Setup,
+    inputs: Inputs,
+    judge: Judge,
+    engine: Engine<'a>,
+    scrape: Option<Scrape>,
+    progress: prepare::Progress,
+    stop: Arc<AtomicBool>,
+    rows: Vec<Row>,
+    ranks: Vec<Vec<RankRow>>,
+    done: Vec<Done>,
+    left_out: Vec<String>,
+    unpredicted: Option<String>,
+}
+
+/// How the passes of a run ended.
+enum Ended {
+    All,
+    Stopped,
+    Broke(anyhow::Error),
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        args: &'a RunArgs,
+        world: &'a World,
+        variables: &'a Variables,
+        target: Option<Target>,
+    ) -> Result<Self> {
+        let mut setup =
+            Setup::new(&args.setup, if args.backend == Backend::Cpu { CPU_SEQ } else { GPU_SEQ })?;
+        setup.cp = world.ranks();
+        if args.backend == Backend::Cpu {
+            setup.problem.shape.dtype = Dtype::Fp32;
+        }
+        judge::check_size(args, &setup.problem)?;
+        let stop = prepare::on_interrupt()?;
+        let scrape = target.filter(|_| world.is_first()).map(Scrape::start).transpose()?;
+        let progress = prepare::Progress::new();
+        progress.say("inputs and reference");
+        let inputs = Inputs::random(args.seed, &setup.problem)?;
+        let inputs = if args.backend == Backend::Cuda { inputs.rounded() } else { inputs };
+        // Only the first process compares.
+        let judge = if world.is_first() { Judge::new(args, &setup, &inputs)? } else { Judge::Nothing };
+        Ok(Self {
+            args,
+            world,
+            variables,
+            setup,
+            inputs,
+            judge,
+            engine: Engine::new(args, world),
+            scrape,
+            progress,
+            stop,
+            rows: Vec::new(),
+            ranks: Vec::new(),
+            done: Vec::new(),
+            left_out: Vec::new(),
+            unpredicted: None,
+        })
+    }
+
+    fn run(mut self) -> Result<Outcome> {
+        let ended = self.run_all()?;
+        self.progress.end();
+        let broke = match ended {
+            Ended::Broke(error) if self.rows.is_empty() && !is_failure(&error) => return Err(error),
+            Ended::Broke(error) => Some(error),
+            Ended::All | Ended::Stopped => None,
+        };
+        if self.world.is_first() && !self.rows.is_empty() {
+            self.report()?;
+        }
+        let stopped = self.stop.load(Ordering::Relaxed);
+        if let Some(error) = broke {
+            anstream::eprintln!("failed: {}", output::message(&error));
+            self.world.end(Some(&error));
+            return Ok(Outcome::Failed);
+        }
+        if stopped {
+            anstream::eprintln!("stopped after {} passes", self.rows.len());
+            self.world.end(Some(&anyhow!("stopped by Ctrl-C")));
+            return Ok(Outcome::Interrupted);
+        }
+        self.hold();
+        Ok(if self.rows.iter().all(|r| r.within_bound) { Outcome::Fine } else { Outcome::Failed })
+    }
+
+    /// Every schedule on every number of ranks.
+    fn run_all(&mut self) -> Result<Ended> {
+        let ranks = if self.args.errors_over_cp.is_empty() {
+            vec![self.setup.cp]
+        } else {
+            self.args.errors_over_cp.clone()
+        };
+        for cp in ranks {
+            self.setup.cp = cp;
+            let plannable = |schedule| {
+                let plan = |&pass: &Pass| self.setup.plan(schedule, pass).map(drop);
+                self.setup.passes.iter().try_for_each(plan).map(|()| schedule)
+            };
+            let tolerant = Setup::tolerates(&self.args.setup) || !self.args.errors_over_cp.is_empty();
+            let (schedules, left_out) = self.setup.each_schedule(tolerant, plannable)?;
+            self.left_out.extend(left_out);
+            for schedule in schedules {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(Ended::Stopped);
+                }
+                self.progress.say(&format!("{schedule} on {cp} ranks"));
+                if let Err(error) = self.run_schedule(schedule) {
+                    return Ok(Ended::Broke(error));
+                }
             }
-            Err(error) => return Err(error),
+        }
+        Ok(Ended::All)
+    }
+
+    fn run_schedule(&mut self, schedule: Schedule) -> Result<()> {
+        let wanted = self.setup.passes.clone();
+        let results = self.execute(schedule, Pass::Forward, wanted.contains(&Pass::Forward))?;
+        if wanted.contains(&Pass::Backward) {
+            self.inputs.forward = match results {
+                Results::Forward(forward) => Some(forward),
+                Results::Backward(_) => None,
+            };
+            self.execute(schedule, Pass::Backward, true)?;
+            self.inputs.forward = None;
+        }
+        Ok(())
+    }
+
+    /// Executes one pass and gives its tensors; its figures are kept if they are `wanted`.
+    fn execute(&mut self, schedule: Schedule, pass: Pass, wanted: bool) -> Result<Results> {
+        let plan = self.setup.plan(schedule, pass)?;
+        let mut executed = self
+            .engine
+            .execute(&plan, &self.inputs)
+            .with_context(|| format!("{schedule} {pass} did not finish"))?;
+        if !wanted || !self.world.is_first() {
+            return Ok(executed.outcome.results);
+        }
+        let errors = self.judge.errors(&self.setup.problem, &self.inputs, &executed.outcome)?;
+        // Tensors of all passes together would fill the memory.
+        let results =
+            std::mem::replace(&mut executed.outcome.results, Results::Backward(Gradients::default()));
+        let metrics = Metrics::of(&plan, &executed.outcome.timeline);
+        let prediction = self.predict(&plan, &executed);
+        let done = Done { plan, executed, metrics, prediction, errors };
+        self.rows.push(Row::new(self.args, &self.setup, &done, &errors, self.judge.sampled()));
+        self.ranks.push(row::ranks(&done));
+        self.done.push(done);
+        self.publish()?;
+        Ok(results)
+    }
+
+    /// The same plan on the cluster's model; nothing for CPU threads, nor for ranks that take turns.
+    fn predict(&mut self, plan: &Plan, executed: &Executed) -> Option<Prediction> {
+        if self.args.backend == Backend::Cpu || executed.is_virtual() {
+            return None;
+        }
+        let machine = Machine::new(&self.setup.cluster, plan.ranks(), &SimOptions::default());
+        match machine.and_then(|mut machine| machine.timeline(plan)) {
+            Ok(timeline) => Some(Metrics::of(plan, &timeline).into()),
+            Err(error) => {
+                self.unpredicted = Some(format!("{}: {error}", self.setup.cluster.name));
+                None
+            }
         }
     }
-    progress.end();
-    write_pictures(args, &done)?;
-    let report = Report {
-        version: FORMAT_VERSION,
-        max_error: args.max_error,
-        seed: args.seed,
-        results: &rows,
-        left_out: &left_out,
-    };
-    output::emit(&args.out, || table(args, &rows, &left_out), &report, &rows)?;
-    Ok(if rows.iter().all(|r| r.within_bound) { Outcome::Fine } else { Outcome::Failed })
-}
 
-/// The reference and the run hold whole tensors in memory and take time with N^2.
-fn check_size(setup: &Setup) -> Result<()> {
-    let s = &setup.problem.shape;
-    let n = setup.problem.tokens() as f64;
-    let flops = 4.0 * n * n * f64::from(s.heads) * f64::from(s.head_dim) * f64::from(s.batch);
-    if flops > MAX_FLOPS {
-        bail!(
-            "{n:.0} tokens with {} heads of {} are too much for the CPU: about {:.0e} FLOPs; use fewer tokens (--seq) or \
-             heads (--heads, --kv-heads, --head-dim)",
-            s.heads,
-            s.head_dim,
-            flops
-        );
-    }
-    Ok(())
-}
-
-/// What is being done, on a terminal's standard error only.
-struct Progress(indicatif::ProgressBar);
-
-impl Progress {
-    fn new(schedules: usize) -> Self {
-        let bar = indicatif::ProgressBar::new(schedules as u64 + 1);
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Self(bar.with_style(indicatif::ProgressStyle::default_spinner()))
+    /// Brings the metrics up to date.
+    fn publish(&mut self) -> Result<()> {
+        let Some(scrape) = &mut self.scrape else { return Ok(()) };
+        let shape = &self.setup.problem.shape;
+        let info = [
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("backend", self.args.backend.name().to_owned()),
+            ("dtype", shape.dtype.to_string()),
+            ("heads", shape.heads.to_string()),
+            ("kv_heads", shape.kv_heads.to_string()),
+            ("head_dim", shape.head_dim.to_string()),
+            ("seq_len", self.setup.problem.tokens().to_string()),
+            ("mask", self.setup.problem.pattern.to_string()),
+            ("virtual", self.rows.iter().any(|r| r.is_virtual).to_string()),
+        ];
+        let passes: Vec<Observed<'_>> = self.done.iter().map(Done::observed).collect();
+        scrape.update(exposition(&info, &passes)?);
+        Ok(())
     }
 
-    fn say(&self, what: &str) {
-        self.0.set_message(what.to_owned());
+    fn report(&self) -> Result<()> {
+        let runs: Vec<Run<'_>> = self
+            .done
+            .iter()
+            .map(|d| Run { plan: &d.plan, timeline: &d.executed.outcome.timeline, metrics: &d.metrics })
+            .collect();
+        if let Some(path) = &self.args.trace {
+            figures::trace(path, &runs)?;
+        }
+        if let Some(path) = &self.args.timeline_csv {
+            figures::spans(path, &runs)?;
+        }
+        if let Some(path) = &self.args.plot {
+            let on = if self.args.backend == Backend::Cpu { "CPU threads" } else { "GPUs" };
+            figures::gantt(path, &format!("Measured on {on}"), &runs)?;
+        }
+        if let Some(scrape) = &self.scrape {
+            scrape.finish()?;
+        }
+        let environment = Environment::of(self.args, &self.setup, self.world, self.variables, &self.done);
+        let launch = self.world.launch();
+        let report = Report {
+            rows: &self.rows,
+            ranks: &self.ranks,
+            left_out: &self.left_out,
+            environment: &environment,
+            unpredicted: self.unpredicted.as_deref(),
+            processes: launch.processes,
+            launcher: launch.launcher.name(),
+            driver: self.done.first().and_then(|d| d.executed.gpu.as_ref()).map(|g| g.driver.as_str()),
+        };
+        let json = report.json(self.args);
+        output::emit(&self.args.out, || table::table(self.args, &report), &json, &self.rows)
     }
 
-    fn end(&self) {
-        self.0.finish_and_clear();
-    }
-}
-
-fn execute(
-    args: &RunArgs,
-    setup: &Setup,
-    schedule: Schedule,
-    inputs: &Inputs,
-    reference: &Reference,
-) -> Result<Vec<(Row, Done)>> {
-    let options = RunOptions { timeout: Duration::from_secs_f64(args.timeout.as_secs_f64()), fault: None };
-    let execute_pass = |pass: Pass, inputs: &Inputs| -> Result<(Row, Done)> {
-        let plan = setup.plan(schedule, pass)?;
-        let executed =
-            cpu::run(&plan, inputs, &options).with_context(|| format!("{schedule} {pass} did not finish"))?;
-        let errors = verify(&executed, reference)?;
-        let metrics = Metrics::of(&plan, &executed.timeline);
-        Ok((row(args, setup, schedule, &plan, &executed, &errors), Done { plan, executed, metrics }))
-    };
-    let (row, forward) = execute_pass(Pass::Forward, inputs)?;
-    if setup.passes == [Pass::Forward] {
-        return Ok(vec![(row, forward)]);
-    }
-    let result = forward.executed.results.forward().cloned().context("the forward gave no result")?;
-    let backward = execute_pass(Pass::Backward, &inputs.clone().with_forward(result))?;
-    Ok(if setup.passes.contains(&Pass::Forward) { vec![(row, forward), backward] } else { vec![backward] })
-}
-
-fn row(args: &RunArgs, setup: &Setup, s: Schedule, plan: &Plan, executed: &Executed, errors: &Errors) -> Row {
-    let error = |e: Option<f64>| e.filter(|e| e.is_finite());
-    Row {
-        schedule: s.to_string(),
-        backend: "cpu",
-        cp: setup.cp,
-        seq_len: setup.problem.tokens(),
-        padding: plan.layout.documents().padding(),
-        pass: plan.pass.to_string(),
-        time_s: executed.wall_time.as_secs_f64(),
-        bytes_moved: executed.bytes_moved.0,
-        peak_memory_bytes: executed.peak_bytes.iter().max().map_or(0, |b| b.0),
-        o_max_rel_error: error(errors.o_max_rel_error),
-        lse_max_rel_error: error(errors.lse_max_rel_error),
-        dq_max_rel_error: error(errors.dq_max_rel_error),
-        dk_max_rel_error: error(errors.dk_max_rel_error),
-        dv_max_rel_error: error(errors.dv_max_rel_error),
-        wrong_padding_rows: errors.wrong_padding_rows,
-        within_bound: errors.worst() <= args.max_error,
-        notes: plan.notes.join("; "),
+    /// Keeps serving metrics until Ctrl-C, if that was asked for.
+    fn hold(&self) {
+        if self.args.metrics.hold && self.world.is_first() {
+            anstream::eprintln!("serving metrics; stop with Ctrl-C");
+            while !self.stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
     }
 }
 
-fn write_pictures(args: &RunArgs, done: &[Done]) -> Result<()> {
-    let runs: Vec<Run<'_>> = done
-        .iter()
-        .map(|d| Run { plan: &d.plan, timeline: &d.executed.timeline, metrics: &d.metrics })
-        .collect();
-    if let Some(path) = &args.trace {
-        figures::trace(path, &runs)?;
+impl Report<'_> {
+    fn json(&self, args: &RunArgs) -> Json<'_> {
+        Json {
+            version: FORMAT_VERSION,
+            backend: args.backend.name(),
+            max_error: args.max_error(),
+            seed: args.seed,
+            processes: self.processes,
+            launcher: self.launcher,
+            driver: self.driver,
+            results: self.rows.iter().zip(self.ranks).map(|(row, ranks)| Full { row, ranks }).collect(),
+            left_out: self.left_out,
+            environment: self.environment,
+        }
     }
-    if let Some(path) = &args.plot {
-        figures::gantt(path, "Measured on CPU threads", &runs)?;
-    }
-    Ok(())
 }
 
-fn table(args: &RunArgs, rows: &[Row], left_out: &[String]) -> String {
-    let error = |e: Option<f64>| e.map_or("-".into(), |e| format!("{e:.1e}"));
-    let cells = rows.iter().map(|r| {
-        [
-            r.schedule.clone(),
-            r.pass.clone(),
-            SimTime::from_secs_f64(r.time_s).to_string(),
-            Bytes(r.bytes_moved).to_string(),
-            Bytes(r.peak_memory_bytes).to_string(),
-            error(r.o_max_rel_error),
-            error(r.lse_max_rel_error),
-            error(r.dq_max_rel_error),
-            error(r.dk_max_rel_error),
-            error(r.dv_max_rel_error),
-            if r.within_bound { "exact".into() } else { "WRONG".into() },
-        ]
-    });
-    let header = ["schedule", "pass", "time", "moved", "memory", "o", "lse", "dq", "dk", "dv", "verdict"];
-    let table = grid(header, 2, cells);
-    let mut text = format!(
-        "{} threads, one a rank, {} tokens, fp32 whatever the model stores, random inputs of seed {}\n\n{table}",
-        rows[0].cp, rows[0].seq_len, args.seed
-    );
-    for r in rows.iter().filter(|r| !r.notes.is_empty()) {
-        text += &format!("  {} {}: {}\n", r.schedule, r.pass, r.notes);
+impl Done {
+    fn observed(&self) -> Observed<'_> {
+        Observed {
+            plan: &self.plan,
+            timeline: &self.executed.outcome.timeline,
+            metrics: &self.metrics,
+            makespans: if self.executed.unrecorded.is_empty() {
+                &self.executed.recorded
+            } else {
+                &self.executed.unrecorded
+            },
+            peak_bytes: &self.executed.outcome.peak_bytes,
+            errors: Some(&self.errors),
+        }
     }
-    for line in left_out {
-        text += &format!("  left out: {line}\n");
-    }
-    text + &format!(
-        "  o, lse, dq, dk, dv: largest relative error against plain softmax in f64; exact: all at most {:e}\n",
-        args.max_error
-    )
 }

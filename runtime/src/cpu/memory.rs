@@ -93,7 +93,7 @@ impl Storage {
     }
 
     /// A row of [`Tensor::State`].
-    pub fn state_row(&mut self, index: usize) -> StateRow<'_> {
+    pub(super) fn state_row(&mut self, index: usize) -> StateRow<'_> {
         let d = self.shape.head_dim as usize;
         let (o, scalars) = self.planes.split_at_mut(1);
         let (m, l) = scalars.split_at_mut(1);

@@ -87,7 +87,7 @@ impl Folds {
         if self.last.remove(&last) {
             self.last.insert(first);
         }
-        calls[1..].iter().for_each(|&call| drop(self.done_by.insert(call, first)));
+        self.done_by.extend(calls[1..].iter().map(|&call| (call, first)));
         self.followers.insert(first, calls[1..].to_vec());
     }
 

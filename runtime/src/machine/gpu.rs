@@ -82,7 +82,7 @@ impl Machine for GpuMachine {
     }
 
     fn has_nccl(&self) -> bool {
-        false
+        cuda::has_nccl()
     }
 
     fn has_fused(&self) -> bool {

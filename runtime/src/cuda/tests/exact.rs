@@ -104,7 +104,7 @@ fn virtual_ranks() {
     for schedule in ALL {
         case.check_with(schedule, 8, &options(), |plan, inputs| {
             let how = quick();
-            let session = Session::new(plan, inputs, &how, (virtual_members(8, 1), true))?;
+            let session = Session::new(plan, inputs, &how, virtual_members(8, 1))?;
             let run = session.run()?;
             assert!(run.measured.is_virtual && run.measured.mode == Mode::Stepwise);
             Ok(run)

@@ -2,5 +2,6 @@
 
 mod exact;
 mod kernels;
+mod mutations;
 mod support;
 mod world;

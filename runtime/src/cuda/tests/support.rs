@@ -10,7 +10,7 @@ use ringlab_sim::schedule::{self, Schedule};
 
 use super::world::{FakeGpu, Trouble, World};
 use crate::cuda::device::Gpu;
-use crate::cuda::prepare::{Member, Session};
+use crate::cuda::prepare::{Member, Members, Session};
 use crate::cuda::{CudaError, Options, Run};
 use crate::inputs::Inputs;
 use crate::verify::{Errors, Reference, verify};
@@ -37,23 +37,25 @@ pub fn quick() -> Options {
     Options { warmup: 1, repeats: 1, timeout: Duration::from_millis(200), ..Options::default() }
 }
 
-pub fn members(ranks: u32, seed: u64, trouble: Trouble) -> Vec<Member> {
+pub fn members(ranks: u32, seed: u64, trouble: Trouble) -> Members {
     let world = World::new(ranks as usize, seed, trouble);
     let gpu =
         |rank: Rank| Arc::new(FakeGpu { world: Arc::clone(&world), index: rank as usize }) as Arc<dyn Gpu>;
-    (0..ranks).map(|rank| Member { rank, gpu: gpu(rank) }).collect()
+    let all = (0..ranks).map(|rank| Member { rank, gpu: gpu(rank) }).collect();
+    Members { all, are_virtual: false, by_barrier: false }
 }
 
 /// All ranks on one GPU.
-pub fn virtual_members(ranks: u32, seed: u64) -> Vec<Member> {
+pub fn virtual_members(ranks: u32, seed: u64) -> Members {
     let world = World::new(1, seed, Trouble::default());
     let gpu = Arc::new(FakeGpu { world, index: 0 }) as Arc<dyn Gpu>;
-    (0..ranks).map(|rank| Member { rank, gpu: Arc::clone(&gpu) }).collect()
+    let all = (0..ranks).map(|rank| Member { rank, gpu: Arc::clone(&gpu) }).collect();
+    Members { all, are_virtual: true, by_barrier: false }
 }
 
 pub fn run(plan: &Plan, inputs: &Inputs, options: &Options, seed: u64) -> Result<Run, CudaError> {
     let members = members(plan.ranks(), seed, Trouble::default());
-    Session::new(plan, inputs, options, (members, false))?.run()
+    Session::new(plan, inputs, options, members)?.run()
 }
 
 /// Inputs and their exact result.

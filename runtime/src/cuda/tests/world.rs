@@ -12,7 +12,7 @@ use ringlab_sim::units::SimTime;
 
 use super::kernels::Job;
 use crate::cuda::command::{Address, Command, Event, Kernel, Launch, Strip};
-use crate::cuda::device::{Gpu, RAISED, RELEASED};
+use crate::cuda::device::{Fault, Gpu, RAISED, RELEASED};
 use crate::cuda::passes::STREAMS;
 
 /// What goes wrong, and who is slow.
@@ -281,7 +281,7 @@ impl Gpu for FakeGpu {
         Ok(Event(events.len() - 1))
     }
 
-    fn post(&self, stream: usize, command: &Command) -> Result<(), GpuError> {
+    fn post(&self, stream: usize, command: &Command) -> Result<(), Fault> {
         let state = &mut self.world.lock().unwrap().gpus[self.index];
         let entry = match *command {
             Command::Await(event) => Entry::Await(event, state.events[event.0].posted),

@@ -1,0 +1,116 @@
+//! What is checked and set before a run: arguments that contradict each other, variables that CUDA reads when it starts,
+//! Ctrl-C.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ringlab_runtime::environment::Variables;
+
+use crate::args::{Backend, RunArgs, TransportArg};
+use crate::figures::Picture;
+use crate::output;
+
+/// Variables that CUDA and NCCL read once, when they start, and what this program needs of them where nobody has set
+/// them.
+const NEEDED: [(&str, &str); 2] = [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_NVLS_ENABLE", "0")];
+/// Set when the program has started itself again: to the names of the variables that it set.
+const AGAIN: &str = "RINGLAB_STARTED_AGAIN";
+
+/// Refuses arguments that contradict each other, before anything is computed.
+pub fn check(args: &RunArgs) -> Result<()> {
+    args.plot.as_deref().map(Picture::of).transpose()?;
+    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.timeline_csv])?;
+    if !args.max_error().is_finite() || args.max_error() < 0.0 {
+        bail!("--max-error must be a finite number that is not negative, not {}", args.max_error());
+    }
+    let foreign = args.only_for_gpus();
+    if args.backend == Backend::Cpu && !foreign.is_empty() {
+        bail!("{} for GPUs only; add --backend cuda", are(&foreign));
+    }
+    if !args.errors_over_cp.is_empty() && args.cp_given {
+        bail!("--errors-over-cp lists the numbers of ranks; leave --cp out");
+    }
+    let nccl = args.setup.transport == TransportArg::Nccl;
+    let gpu = &args.gpu;
+    if gpu.copy.is_some() && nccl {
+        bail!("--copy says which end of a copy-engine message copies it; leave it out with --transport nccl");
+    }
+    if (gpu.nccl_ctas.is_some() || gpu.nccl_priority.is_some()) && !nccl {
+        bail!("--nccl-ctas and --nccl-priority are for NCCL transfers; add --transport nccl");
+    }
+    Ok(())
+}
+
+fn are(names: &[&str]) -> String {
+    match names {
+        [one] => format!("{one} is"),
+        many => format!("{} are", many.join(", ")),
+    }
+}
+
+/// Sees to it that the needed variables are set when CUDA starts: a process cannot safely set its own once threads may
+/// read them, so it starts itself again, in its own place, with those set that nobody has set.
+#[cfg(unix)]
+pub fn environment(variables: &Variables) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    let missing: Vec<_> = NEEDED.into_iter().filter(|(name, _)| !variables.contains_key(*name)).collect();
+    if missing.is_empty() || variables.contains_key(AGAIN) {
+        return Ok(());
+    }
+    let program = std::env::current_exe().context("cannot find this program to start it again")?;
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let error = std::process::Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .envs(missing)
+        .env(AGAIN, names.join(","))
+        .exec();
+    Err(error).context("cannot start this program again with the variables that CUDA needs")
+}
+
+/// Elsewhere whoever starts the program sets them.
+#[cfg(not(unix))]
+pub fn environment(_: &Variables) -> Result<()> {
+    Ok(())
+}
+
+/// The variables that this program set for itself.
+pub fn set_here(variables: &Variables) -> Vec<String> {
+    let names = variables.get(AGAIN).map_or("", String::as_str);
+    names.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect()
+}
+
+/// Set by the first Ctrl-C; the second one ends the process.
+pub fn on_interrupt() -> Result<Arc<AtomicBool>> {
+    const INTERRUPTED: i32 = 130;
+    let stop = Arc::new(AtomicBool::new(false));
+    let on_signal = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        if on_signal.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED);
+        }
+        anstream::eprintln!("stopping after this pass; Ctrl-C again stops at once");
+    })
+    .context("cannot catch Ctrl-C")?;
+    Ok(stop)
+}
+
+/// What is being done, on a terminal's standard error only.
+pub struct Progress(indicatif::ProgressBar);
+
+impl Progress {
+    pub fn new() -> Self {
+        let bar = indicatif::ProgressBar::new_spinner();
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    pub fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
+    pub fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}

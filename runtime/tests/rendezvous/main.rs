@@ -1,0 +1,4 @@
+//! Who a process is, and how processes meet.
+
+mod launch;
+mod meeting;
