@@ -1,0 +1,94 @@
+//! calibrate and validate on this processor's threads: the whole loop without a GPU. Machines that run tests are noisy, so the
+//! bound is loose; what is exact is held exactly.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use ringlab_sim::config::cluster::{Cluster, Quantity};
+use serde_json::Value;
+
+fn ringlab(args: &[&str]) -> std::process::Output {
+    Command::cargo_bin("ringlab").unwrap().args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn calibrate(path: &Path) -> Cluster {
+    let done = ringlab(&["calibrate", "-o", path.to_str().unwrap()]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("rms residual"), "{}", text(&done.stderr));
+    Cluster::parse("calibrated", &std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn validate(path: &Path, more: &[&str]) -> (Option<i32>, Value, String) {
+    let path = path.to_str().unwrap();
+    let args = ["validate", "--cluster", path, "--seq", "512", "--format", "json"];
+    let done = ringlab(&[&args[..], more].concat());
+    let report = serde_json::from_slice(&done.stdout).unwrap_or(Value::Null);
+    (done.status.code(), report, text(&done.stderr))
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"))
+}
+
+#[test]
+fn a_processor_is_calibrated_predicted_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("here.toml");
+    let cluster = calibrate(&path);
+    let calibration = cluster.calibration.as_ref().unwrap();
+    assert_eq!((cluster.nodes, cluster.gpus_per_node), (1, calibration.devices));
+    assert!(cluster.kernels.iter().all(|k| k.source.contains("single calls measured")), "{:?}", cluster.kernels);
+    assert!(calibration.spreads.iter().any(|u| matches!(u.of, Quantity::Kernel(..)) && u.samples > 9));
+    if calibration.devices < 2 {
+        let (code, _, error) = validate(&path, &[]);
+        assert_eq!(code, Some(2));
+        assert!(error.contains("a schedule needs two"), "{error}");
+        return;
+    }
+
+    let (code, report, error) = validate(&path, &["--schedule", "ring,zigzag,striped", "--cp", "2"]);
+    assert_eq!(code, Some(0), "{error}");
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 12, "three schedules, two passes, plain and grouped heads");
+    let errors: Vec<f64> = points.iter().map(|p| number(p, "error")).collect();
+    for (point, error) in points.iter().zip(&errors) {
+        let ratio = number(point, "predicted_s") / number(point, "measured_s");
+        assert!((ratio - 1.0 - error).abs() < 1e-9);
+        assert!((-1.0..10.0).contains(error), "{point}");
+        // Contiguous causal shards of two ranks leave rank 0 idle for a third of the pass, whatever the processor.
+        if point["schedule"] == "ring" && point["pass"] == "forward" {
+            assert!((number(point, "predicted_bubble_ratio") - 1.0 / 3.0).abs() < 0.02, "{point}");
+        }
+    }
+    let mape = errors.iter().map(|e| e.abs()).sum::<f64>() / 12.0;
+    assert!((number(&report, "mape") - mape).abs() < 1e-9);
+    assert!((number(&report, "bias") - errors.iter().sum::<f64>() / 12.0).abs() < 1e-9);
+
+    let (code, ..) = validate(&path, &["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0"]);
+    assert_eq!(code, Some(1), "no prediction is exact to the last digit");
+}
+
+#[test]
+fn clusters_of_no_machine_or_of_another_are_refused() {
+    let (code, _, error) = validate(Path::new("hgx-h200"), &[]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("was not measured on any machine"), "{error}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("elsewhere.toml");
+    let preset = ringlab(&["presets", "cpu-threads"]);
+    let calibration = "[calibration]\ndevice = \"Babbage\"\ndevices = 2\nversions = \"1\"\ndate = \"1840-01-01\"\n";
+    let spread = "spreads = [{ of = \"model\", spread = 0.1, residual = 0.0, samples = 1 }]\n";
+    std::fs::write(&path, text(&preset.stdout) + calibration + spread).unwrap();
+    let (code, _, error) = validate(&path, &[]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("was measured on another machine: device Babbage"), "{error}");
+
+    let shown = ringlab(&["simulate", "--cluster", path.to_str().unwrap(), "--cp", "2", "--dtype", "fp32", "--head-dim", "64"]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("90% interval by the calibration") && shown.contains("(±16.4%)"), "{shown}");
+}
