@@ -14,7 +14,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 use crate::disturbance::Repeats;
 
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
-pub use running::{Backend, CopyArg, ModeArg, PriorityArg, RunArgs};
+pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]

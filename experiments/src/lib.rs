@@ -21,7 +21,7 @@ pub mod sweep;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
 
@@ -41,7 +41,7 @@ pub fn run() -> ExitCode {
         Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            anstream::eprintln!("error: {error:#}");
+            anstream::eprintln!("error: {}", output::message(&error));
             ExitCode::from(BAD_INPUT)
         }
     }
@@ -50,10 +50,15 @@ pub fn run() -> ExitCode {
 /// The process's arguments, with those of its run file.
 fn arguments() -> Result<Cli> {
     let matches = Cli::command().get_matches();
-    match runfile::expand(&matches, std::env::args_os())? {
-        Some(expanded) => Ok(Cli::parse_from(expanded)),
-        None => Ok(Cli::from_arg_matches(&matches)?),
+    let matches = match runfile::expand(&matches, std::env::args_os())? {
+        Some(expanded) => Cli::command().get_matches_from(expanded),
+        None => matches,
+    };
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Run(args), Some(("run", given))) = (&mut cli.command, matches.subcommand()) {
+        args.note_sources(given);
     }
+    Ok(cli)
 }
 
 fn execute(command: &Command) -> Result<commands::Outcome> {

@@ -115,6 +115,19 @@ fn csv_text<Row: Serialize>(rows: &[Row]) -> Result<String> {
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
+/// An error with its causes, without those that the message before them ends with already.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
 /// Whether a reader of standard output went away, as `head` does.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>());
@@ -125,6 +138,13 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
     use std::os::unix::fs::{FileTypeExt, symlink};
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("no driver").context("rank 0: no driver").context("ring did not finish");
+        assert_eq!(message(&error), "ring did not finish: rank 0: no driver");
+        assert_eq!(message(&anyhow::anyhow!("b").context("a")), "a: b");
+    }
 
     #[test]
     fn devices_stay_devices_and_links_stay_links() {

@@ -1,6 +1,8 @@
 //! What a layer's attention is computed from, in global token order.
 
-use ringlab_sim::problem::{Problem, Shape, ShapeError};
+use std::thread;
+
+use ringlab_sim::problem::{Dtype, Problem, Shape, ShapeError};
 use thiserror::Error;
 
 use crate::outcome::Forward;
@@ -67,12 +69,26 @@ impl Inputs {
         let tokens = problem.tokens() as usize;
         let mut streams = SplitMix64(seed);
         let mut tensor = |heads: u32| {
-            let mut stream = SplitMix64(streams.next());
-            normal(&mut stream, elements(&shape, tokens, heads))
+            let stream = SplitMix64(streams.next());
+            normal(&stream, elements(&shape, tokens, heads))
         };
         let (q, k) = (tensor(shape.heads), tensor(shape.kv_heads));
         let (v, d_o) = (tensor(shape.kv_heads), tensor(shape.heads));
         Ok(Self { shape, tokens, q, k, v, d_o, forward: None })
+    }
+
+    /// The same inputs rounded to the shape's element type, as GPUs get them: what a run is to be compared with must be
+    /// computed from these. fp32 stays as it is.
+    pub fn rounded(mut self) -> Self {
+        let dtype = self.shape.dtype;
+        for tensor in [&mut self.q, &mut self.k, &mut self.v, &mut self.d_o] {
+            match dtype {
+                Dtype::Bf16 => in_parallel(tensor, |_, x| *x = half::bf16::from_f32(*x).to_f32()),
+                Dtype::Fp16 => in_parallel(tensor, |_, x| *x = half::f16::from_f32(*x).to_f32()),
+                Dtype::Fp8 | Dtype::Tf32 | Dtype::Fp32 => {}
+            }
+        }
+        self
     }
 
     /// The same inputs with the result of their forward, ready for a backward.
@@ -114,8 +130,16 @@ fn length(name: &'static str, expected: usize, tensor: &[f32]) -> Result<(), Inp
 struct SplitMix64(u64);
 
 impl SplitMix64 {
+    /// What the generator adds at each step.
+    const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// The same stream after so many numbers.
+    fn after(&self, numbers: u64) -> Self {
+        Self(self.0.wrapping_add(numbers.wrapping_mul(Self::GAMMA)))
+    }
+
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(Self::GAMMA);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -128,13 +152,28 @@ impl SplitMix64 {
     }
 }
 
-/// Standard normal values by Box and Muller.
-fn normal(stream: &mut SplitMix64, count: usize) -> Vec<f32> {
-    let value = |_| {
-        let (radius, angle) = (stream.uniform(), stream.uniform());
-        ((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32
-    };
-    (0..count).map(value).collect()
+/// Standard normal values by Box and Muller, two numbers of the stream each, on all cores.
+fn normal(stream: &SplitMix64, count: usize) -> Vec<f32> {
+    let mut values = vec![0.0; count];
+    in_parallel(&mut values, |i, value| {
+        let mut own = stream.after(2 * i as u64);
+        let (radius, angle) = (own.uniform(), own.uniform());
+        *value = ((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32;
+    });
+    values
+}
+
+/// Calls `f` with every index and element, on all cores.
+fn in_parallel(data: &mut [f32], f: impl Fn(usize, &mut f32) + Sync) {
+    const LEAST: usize = 1 << 14;
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let each = data.len().div_ceil(threads).max(LEAST);
+    thread::scope(|scope| {
+        for (share, part) in data.chunks_mut(each).enumerate() {
+            let f = &f;
+            scope.spawn(move || part.iter_mut().enumerate().for_each(|(i, x)| f(share * each + i, x)));
+        }
+    });
 }
 
 #[cfg(test)]
@@ -150,7 +189,7 @@ mod tests {
 
     #[test]
     fn values_have_the_moments_of_a_normal_distribution() {
-        let x = normal(&mut SplitMix64(7), 200_000);
+        let x = normal(&SplitMix64(7), 200_000);
         let moment = |p: i32| x.iter().map(|&v| f64::from(v).powi(p)).sum::<f64>() / x.len() as f64;
         assert!(moment(1).abs() < 0.01, "mean {}", moment(1));
         assert!((moment(2) - 1.0).abs() < 0.02, "variance {}", moment(2));

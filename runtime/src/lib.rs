@@ -7,6 +7,6 @@ pub mod environment;
 pub mod inputs;
 pub mod metrics;
 pub mod outcome;
-pub mod rendezvous;
 mod region;
+pub mod rendezvous;
 pub mod verify;

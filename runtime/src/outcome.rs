@@ -15,7 +15,7 @@ pub struct Forward {
 }
 
 /// Result of a backward.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Gradients {
     /// Shaped like q.
     pub dq: Vec<f32>,

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use ringlab_runtime::environment::Variables;
 use ringlab_runtime::inputs::Inputs;
 use ringlab_runtime::metrics::{Observed, exposition};
+use ringlab_runtime::outcome::{Gradients, Results};
 use ringlab_runtime::verify::Errors;
 use ringlab_sim::engine::{Machine, SimOptions};
 use ringlab_sim::metrics::Metrics;
@@ -92,7 +93,7 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     let world = match World::find(args, &variables) {
         Ok(world) => world,
         Err(error) if is_failure(&error) => {
-            anstream::eprintln!("failed: {error:#}");
+            anstream::eprintln!("failed: {}", output::message(&error));
             return Ok(Outcome::Failed);
         }
         Err(error) => return Err(error),
@@ -129,8 +130,14 @@ enum Ended {
 }
 
 impl<'a> Session<'a> {
-    fn new(args: &'a RunArgs, world: &'a World, variables: &'a Variables, target: Option<Target>) -> Result<Self> {
-        let mut setup = Setup::new(&args.setup, if args.backend == Backend::Cpu { CPU_SEQ } else { GPU_SEQ })?;
+    fn new(
+        args: &'a RunArgs,
+        world: &'a World,
+        variables: &'a Variables,
+        target: Option<Target>,
+    ) -> Result<Self> {
+        let mut setup =
+            Setup::new(&args.setup, if args.backend == Backend::Cpu { CPU_SEQ } else { GPU_SEQ })?;
         setup.cp = world.ranks();
         if args.backend == Backend::Cpu {
             setup.problem.shape.dtype = Dtype::Fp32;
@@ -176,12 +183,13 @@ impl<'a> Session<'a> {
         }
         let stopped = self.stop.load(Ordering::Relaxed);
         if let Some(error) = broke {
-            anstream::eprintln!("failed: {error:#}");
+            anstream::eprintln!("failed: {}", output::message(&error));
             self.world.end(Some(&error));
             return Ok(Outcome::Failed);
         }
         if stopped {
-            anstream::eprintln!("stopped after {} passes; they are shown", self.rows.len());
+            anstream::eprintln!("stopped after {} passes", self.rows.len());
+            self.world.end(Some(&anyhow!("stopped by Ctrl-C")));
             return Ok(Outcome::Interrupted);
         }
         self.hold();
@@ -190,7 +198,11 @@ impl<'a> Session<'a> {
 
     /// Every schedule on every number of ranks.
     fn run_all(&mut self) -> Result<Ended> {
-        let ranks = if self.args.errors_over_cp.is_empty() { vec![self.setup.cp] } else { self.args.errors_over_cp.clone() };
+        let ranks = if self.args.errors_over_cp.is_empty() {
+            vec![self.setup.cp]
+        } else {
+            self.args.errors_over_cp.clone()
+        };
         for cp in ranks {
             self.setup.cp = cp;
             let plannable = |schedule| {
@@ -199,7 +211,7 @@ impl<'a> Session<'a> {
             };
             let tolerant = Setup::tolerates(&self.args.setup) || !self.args.errors_over_cp.is_empty();
             let (schedules, left_out) = self.setup.each_schedule(tolerant, plannable)?;
-            self.left_out.extend(left_out.into_iter().filter(|l| !l.is_empty()));
+            self.left_out.extend(left_out);
             for schedule in schedules {
                 if self.stop.load(Ordering::Relaxed) {
                     return Ok(Ended::Stopped);
@@ -215,36 +227,40 @@ impl<'a> Session<'a> {
 
     fn run_schedule(&mut self, schedule: Schedule) -> Result<()> {
         let wanted = self.setup.passes.clone();
-        let forward = self.execute(schedule, Pass::Forward, wanted.contains(&Pass::Forward))?;
+        let results = self.execute(schedule, Pass::Forward, wanted.contains(&Pass::Forward))?;
         if wanted.contains(&Pass::Backward) {
-            let forward = forward.outcome.results.forward().cloned().context("the forward gave no result")?;
-            self.inputs.forward = Some(forward);
+            self.inputs.forward = match results {
+                Results::Forward(forward) => Some(forward),
+                Results::Backward(_) => None,
+            };
             self.execute(schedule, Pass::Backward, true)?;
             self.inputs.forward = None;
         }
         Ok(())
     }
 
-    /// Executes one pass; its figures are kept if they are `wanted`.
-    fn execute(&mut self, schedule: Schedule, pass: Pass, wanted: bool) -> Result<Executed> {
+    /// Executes one pass and gives its tensors; its figures are kept if they are `wanted`.
+    fn execute(&mut self, schedule: Schedule, pass: Pass, wanted: bool) -> Result<Results> {
         let plan = self.setup.plan(schedule, pass)?;
-        let executed = self
+        let mut executed = self
             .engine
             .execute(&plan, &self.inputs)
             .with_context(|| format!("{schedule} {pass} did not finish"))?;
         if !wanted || !self.world.is_first() {
-            return Ok(executed);
+            return Ok(executed.outcome.results);
         }
         let errors = self.judge.errors(&self.setup.problem, &self.inputs, &executed.outcome)?;
+        // Tensors of all passes together would fill the memory.
+        let results =
+            std::mem::replace(&mut executed.outcome.results, Results::Backward(Gradients::default()));
         let metrics = Metrics::of(&plan, &executed.outcome.timeline);
         let prediction = self.predict(&plan, &executed);
         let done = Done { plan, executed, metrics, prediction, errors };
         self.rows.push(Row::new(self.args, &self.setup, &done, &errors, self.judge.sampled()));
         self.ranks.push(row::ranks(&done));
-        let result = done.executed.clone();
-        self.done.push(done.without_tensors());
+        self.done.push(done);
         self.publish()?;
-        Ok(result)
+        Ok(results)
     }
 
     /// The same plan on the cluster's model; nothing for CPU threads, nor for ranks that take turns.
@@ -346,20 +362,16 @@ impl Report<'_> {
 }
 
 impl Done {
-    /// The figures alone: tensors of many passes would fill the memory.
-    fn without_tensors(mut self) -> Self {
-        use ringlab_runtime::outcome::{Gradients, Results};
-        let none = Gradients { dq: Vec::new(), dk: Vec::new(), dv: Vec::new() };
-        self.executed.outcome.results = Results::Backward(none);
-        self
-    }
-
     fn observed(&self) -> Observed<'_> {
         Observed {
             plan: &self.plan,
             timeline: &self.executed.outcome.timeline,
             metrics: &self.metrics,
-            makespans: if self.executed.unrecorded.is_empty() { &self.executed.recorded } else { &self.executed.unrecorded },
+            makespans: if self.executed.unrecorded.is_empty() {
+                &self.executed.recorded
+            } else {
+                &self.executed.unrecorded
+            },
             peak_bytes: &self.executed.outcome.peak_bytes,
             errors: Some(&self.errors),
         }

@@ -11,8 +11,8 @@ use ringlab_sim::problem::Shape;
 
 use super::math::add_scaled;
 use super::memory::Storage;
-use crate::region::{Region, Spread};
 use super::state::TILE;
+use crate::region::{Region, Spread};
 
 pub(super) use backward::{Queries, attend_backward};
 pub(super) use forward::attend;

@@ -7,8 +7,8 @@ use ringlab_sim::problem::Shape;
 use ringlab_sim::units::Bytes;
 
 use super::error::Cause;
-use crate::region::{Placement, Region};
 use super::state::StateRow;
+use crate::region::{Placement, Region};
 
 /// Numbers a row of one array: `[batch][tokens][heads][width]`.
 fn width(part: Part, shape: &Shape) -> usize {
@@ -93,7 +93,7 @@ impl Storage {
     }
 
     /// A row of [`Tensor::State`].
-    pub fn state_row(&mut self, index: usize) -> StateRow<'_> {
+    pub(super) fn state_row(&mut self, index: usize) -> StateRow<'_> {
         let d = self.shape.head_dim as usize;
         let (o, scalars) = self.planes.split_at_mut(1);
         let (m, l) = scalars.split_at_mut(1);

@@ -10,8 +10,8 @@ use super::error::Cause;
 use super::math::{add_scaled, dot};
 use super::memory::Storage;
 use super::rank::Runner;
-use crate::region::{Placement, Region};
 use super::state;
+use crate::region::{Placement, Region};
 
 /// What an attention call reads of its keys.
 const KEYS: &[Part] = &[Part::Key, Part::Value];

@@ -13,8 +13,8 @@ use ringlab_sim::work;
 use super::error::{Cause, Place, RankFailure};
 use super::mailbox::{Mailbox, Missing};
 use super::memory::{Memory, Storage};
-use crate::region::Region;
 use super::{Fault, RunOptions};
+use crate::region::Region;
 
 /// What all ranks share.
 pub(super) struct Shared<'a> {

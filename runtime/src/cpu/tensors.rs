@@ -8,9 +8,9 @@ use ringlab_sim::problem::{Pass, Shape};
 
 use super::error::{Cause, RunError};
 use super::memory::{Memory, Storage};
-use crate::region::Region;
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::{Forward, Gradients, Results};
+use crate::region::Region;
 
 /// Index of each position's token among the real tokens; `None` for padding.
 pub(crate) fn real_tokens(layout: &Layout) -> Vec<Option<usize>> {

@@ -52,7 +52,11 @@ pub(super) enum Command {
     /// Raises a flag, on any GPU; everything before is visible there first.
     RaiseFlag(Address),
     Copy(Strip),
-    Fill { at: Address, bytes: usize, byte: u8 },
+    Fill {
+        at: Address,
+        bytes: usize,
+        byte: u8,
+    },
     Launch(Launch),
     /// A group of sends and receives on the communicator of its lane.
     Exchange(Vec<Parcel>),
@@ -89,10 +93,35 @@ pub(super) enum Kernel<'a> {
     Forward(ForwardSpec<'a>),
     Backward(BackwardSpec<'a>),
     /// delta = rowsum(o * do).
-    Preprocess { dims: Dims, tokens: usize, o: Tensor, d_o: Tensor, delta: Address },
-    Merge { dims: Dims, tokens: usize, into: State, from: State },
-    Finalise { dims: Dims, tokens: usize, state: State, out: Finished },
+    Preprocess {
+        dims: Dims,
+        tokens: usize,
+        o: Tensor,
+        d_o: Tensor,
+        delta: Address,
+    },
+    Merge {
+        dims: Dims,
+        tokens: usize,
+        into: State,
+        from: State,
+    },
+    Finalise {
+        dims: Dims,
+        tokens: usize,
+        state: State,
+        out: Finished,
+    },
     /// fp32 to the 16-bit type.
-    Round { dims: Dims, tokens: usize, from: Tensor, to: Tensor },
-    Add { dims: Dims, number: Number, strip: Strip },
+    Round {
+        dims: Dims,
+        tokens: usize,
+        from: Tensor,
+        to: Tensor,
+    },
+    Add {
+        dims: Dims,
+        number: Number,
+        strip: Strip,
+    },
 }

@@ -10,6 +10,19 @@ pub(super) const RAISED: u32 = 1;
 /// What releases everything that waits: waits compare signed.
 pub(super) const RELEASED: u32 = i32::MAX as u32;
 
+/// Why a command was refused.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Gpu(GpuError),
+    Nccl(&'static str, String),
+}
+
+impl From<GpuError> for Fault {
+    fn from(error: GpuError) -> Self {
+        Self::Gpu(error)
+    }
+}
+
 /// One GPU: memory, streams in order, events, flags in memory, prepared kernels. Streams are numbered from 0 up to the
 /// number that the GPU was opened with; they run beside each other and only wait for what they are told to.
 pub(super) trait Gpu: Send + Sync {
@@ -30,7 +43,7 @@ pub(super) trait Gpu: Send + Sync {
     fn event(&self) -> Result<Event, GpuError>;
 
     /// Appends a command to a stream.
-    fn post(&self, stream: usize, command: &Command) -> Result<(), GpuError>;
+    fn post(&self, stream: usize, command: &Command) -> Result<(), Fault>;
 
     /// Whether the event's last recording has been reached.
     fn is_done(&self, event: Event) -> Result<bool, GpuError>;
@@ -38,7 +51,7 @@ pub(super) trait Gpu: Send + Sync {
     /// From one event to a later one; both have been reached.
     fn elapsed(&self, from: Event, to: Event) -> Result<SimTime, GpuError>;
 
-    /// Sets so many flags to [`RELEASED`] past all streams, so that nothing waits for them any more.
+    /// Sets so many flags to [`RELEASED`] past all streams, and aborts NCCL's transfers, so that nothing waits any more.
     fn release(&self, flags: Address, count: usize) -> Result<(), GpuError>;
 
     /// An error that a kernel left behind: a segment that did not become ready.

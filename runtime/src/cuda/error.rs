@@ -59,7 +59,9 @@ pub enum CudaError {
         to: usize,
     },
     /// Ranks of other processes in a plan for copy engines, or a rank named twice.
-    #[error("ranks in several processes need a plan for NCCL and each of its ranks once; this plan is for {0:?}")]
+    #[error(
+        "ranks in several processes need a plan for NCCL and each of its ranks once; this plan is for {0:?}"
+    )]
     World(Transport),
     /// No memory left.
     #[error("GPU {gpu} has no room for {what} of rank {rank}: {bytes} asked for, {free} free")]

@@ -1,6 +1,6 @@
 //! Flags in device memory, by which ranks wait for each other without their hosts. All are lowered before every run.
 
-use ringlab_sim::plan::{MessageId, Rank};
+use ringlab_sim::plan::{MessageId, Plan, Rank};
 
 use super::command::Address;
 
@@ -10,15 +10,20 @@ pub(super) const ROUNDS: usize = 5;
 /// Where every rank's flags lie.
 #[derive(Debug, Clone)]
 pub(super) struct Flags {
-    /// By rank.
-    pub bases: Vec<Address>,
+    /// By rank; 0 for a rank of another process, whose flags nobody here can reach.
+    bases: Vec<Address>,
     messages: usize,
 }
 
 impl Flags {
-    /// Flags that each of `ranks` ranks needs.
-    pub fn count(ranks: usize, messages: usize) -> usize {
-        3 * messages + 1 + ROUNDS * (1 + ranks)
+    /// Flags that each rank needs.
+    pub fn count(plan: &Plan) -> usize {
+        3 * plan.messages.len() + 1 + ROUNDS * (1 + plan.programs.len())
+    }
+
+    /// The first flag of a rank.
+    pub fn base(&self, rank: Rank) -> Address {
+        self.bases[rank as usize]
     }
 
     pub fn new(bases: Vec<Address>, messages: usize) -> Self {

@@ -67,7 +67,8 @@ impl Folds {
             let starts: Vec<usize> = (0..all.len()).filter(|&i| is_init(program, all[i])).collect();
             for (n, &start) in starts.iter().enumerate() {
                 let end = starts.get(n + 1).copied().unwrap_or(all.len());
-                let calls: Vec<OpId> = all[start..end].iter().copied().filter(|&op| is_call(program, op)).collect();
+                let calls: Vec<OpId> =
+                    all[start..end].iter().copied().filter(|&op| is_call(program, op)).collect();
                 if calls.len() > 1 {
                     check(plan, program, &all[start..end], &calls)?;
                     folds.fuse(&calls);
@@ -86,7 +87,7 @@ impl Folds {
         if self.last.remove(&last) {
             self.last.insert(first);
         }
-        calls[1..].iter().for_each(|&call| drop(self.done_by.insert(call, first)));
+        self.done_by.extend(calls[1..].iter().map(|&call| (call, first)));
         self.followers.insert(first, calls[1..].to_vec());
     }
 
@@ -141,11 +142,14 @@ fn check(plan: &Plan, program: &Program, uses: &[OpId], calls: &[OpId]) -> Resul
         if other != q {
             return Err("their queries lie in different buffers");
         }
-        let pairs = |mask, q: u32| work::pairs(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv_block).tokens);
+        let pairs =
+            |mask, q: u32| work::pairs(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv_block).tokens);
         if pairs(MaskId::PROBLEM, all) != pairs(mask, q_block) {
             return Err("one of them leaves out pairs that the mask allows");
         }
-        if written_between(program, (first, call), q, true) || written_between(program, (first, call), kv, false) {
+        if written_between(program, (first, call), q, true)
+            || written_between(program, (first, call), kv, false)
+        {
             return Err("what they read is computed between them");
         }
     }

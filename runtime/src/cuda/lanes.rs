@@ -4,7 +4,7 @@
 //! copies, and tells the receiver, whose lane waits. A pulled one: the sender's lane tells the receiver that the block is
 //! there, the receiver's lane waits, copies, and tells the sender, whose lane waits. No host takes part.
 
-use ringlab_sim::plan::{MessageId, OpId, OpKind, Plan, Rank};
+use ringlab_sim::plan::{MessageId, NO_OP, Op, OpId, OpKind, Plan, Rank};
 
 use super::command::{Command, Event, Parcel, Post, Strip};
 use super::device::Gpu;
@@ -20,10 +20,18 @@ use crate::cpu::Place;
 pub(super) enum Body {
     Compute(Vec<Command>),
     /// A message's copies into the receiver's buffer.
-    Send { message: MessageId, strips: Vec<Strip> },
-    Recv { message: MessageId },
+    Send {
+        message: MessageId,
+        strips: Vec<Strip>,
+    },
+    Recv {
+        message: MessageId,
+    },
     /// Through NCCL: commands before, on the same lane, and this rank's end.
-    Parcels { before: Vec<Command>, parcels: Vec<Parcel> },
+    Parcels {
+        before: Vec<Command>,
+        parcels: Vec<Parcel>,
+    },
 }
 
 /// When an operation ran.
@@ -68,19 +76,17 @@ pub(super) struct Arranging<'a> {
     pub ends: &'a [[Option<(Rank, OpId)>; 2]],
 }
 
-/// Receives that need not tell the sender that their buffer is free: nothing happens on their lane or to their buffer
-/// before.
-fn is_first(plan: &Plan, rank: Rank, recv: OpId) -> bool {
+/// Whether a receive need not tell the sender that its buffer is free: nothing before touches it, and nothing has to be
+/// waited for.
+fn is_free(plan: &Plan, rank: Rank, recv: OpId) -> bool {
     let ops = &plan.programs[rank as usize].ops;
-    let (lane, mut writes) = (ops[recv as usize].lane, Vec::new());
-    ops[recv as usize].kind.accesses(|b, _| writes.push(b));
-    let waits = ops[recv as usize].waits.iter().any(|&w| w != ringlab_sim::plan::NO_OP);
+    let Op { kind: OpKind::Recv { buffer, .. }, waits, .. } = ops[recv as usize] else { return false };
     let before = ops[..recv as usize].iter().any(|op| {
-        let mut touched = op.lane == lane;
-        op.kind.accesses(|b, _| touched |= writes.contains(&b));
+        let mut touched = false;
+        op.kind.accesses(|b, _| touched |= b == buffer);
         touched
     });
-    !waits && !before
+    !before && waits.iter().all(|&w| w == NO_OP)
 }
 
 /// By message: its send and its receive.
@@ -155,7 +161,12 @@ impl Arranging<'_> {
     }
 
     /// Waits, on the lane of `together`, for what it needs of other lanes.
-    fn wait(&self, program: &mut Program, together: &[OpId], done: &[Option<[Event; 2]>]) -> Result<(), CudaError> {
+    fn wait(
+        &self,
+        program: &mut Program,
+        together: &[OpId],
+        done: &[Option<[Event; 2]>],
+    ) -> Result<(), CudaError> {
         let own = &self.plan.programs[self.rank as usize];
         let lane = own.ops[together[0] as usize].lane;
         let mut awaited = Vec::new();
@@ -212,7 +223,7 @@ impl Arranging<'_> {
         match self.copies {
             Copies::Push => {
                 let [_, recv] = self.ends[message as usize];
-                if recv.is_none_or(|(_, recv)| !is_first(self.plan, to, recv)) {
+                if recv.is_none_or(|(_, recv)| !is_free(self.plan, to, recv)) {
                     program.push(stream, Command::AwaitFlag(free));
                 }
                 program.record(stream, start, true);
@@ -232,7 +243,7 @@ impl Arranging<'_> {
         let (free, sent) = (self.flags.free(from, message), self.flags.sent(self.rank, message));
         match self.copies {
             Copies::Push => {
-                if !is_first(self.plan, self.rank, op) {
+                if !is_free(self.plan, self.rank, op) {
                     program.push(stream, Command::RaiseFlag(free));
                 }
                 program.record(stream, start, true);
@@ -253,10 +264,11 @@ impl Arranging<'_> {
     }
 }
 
-/// Whether the launch of `op`, which does others along, waits for `w` on the device: a receive that comes later.
+/// Whether the launch of `op`, which does others along, waits for `w` on the device: a receive that only those need.
 pub(super) fn by_flag(plan: &Plan, rank: Rank, folds: &Folds, op: OpId, w: OpId) -> bool {
-    let kind = plan.programs[rank as usize].ops[w as usize].kind;
-    w > op && folds.followers.contains_key(&op) && matches!(kind, OpKind::Recv { .. })
+    let ops = &plan.programs[rank as usize].ops;
+    let own = ops[op as usize].waits.contains(&w);
+    !own && folds.followers.contains_key(&op) && matches!(ops[w as usize].kind, OpKind::Recv { .. })
 }
 
 /// Events that something waits for.

@@ -30,7 +30,7 @@ pub(super) fn is_carried(part: Part, shape: &Shape) -> bool {
 }
 
 /// Whether it is one number a token and head.
-pub(super) fn is_scalar(part: Part, shape: &Shape) -> bool {
+fn is_scalar(part: Part, shape: &Shape) -> bool {
     part.width(shape) == 1 && shape.head_dim > 1
 }
 
@@ -59,15 +59,7 @@ impl Slot {
     pub fn part(&self, part: Part, region: &Region, shape: &Shape) -> Option<Rows> {
         let i = self.tensor.parts().iter().position(|&p| p == part)?;
         let offsets = Self::offsets(self.tensor, self.rows, shape);
-        Some(Rows {
-            at: self.at + offsets[i] as u64,
-            number: number_bytes(part, shape),
-            width: part.width(shape) as usize,
-            scalar: is_scalar(part, shape),
-            batch: shape.batch as usize,
-            tokens: region.tokens.len(),
-            heads: region.heads(),
-        })
+        Some(Rows { at: self.at + offsets[i] as u64, ..Rows::of(part, region, shape) })
     }
 
     pub fn bytes(&self, shape: &Shape) -> usize {
@@ -127,6 +119,19 @@ pub(super) struct Rows {
 }
 
 impl Rows {
+    /// An array of a region, at address 0.
+    pub fn of(part: Part, region: &Region, shape: &Shape) -> Self {
+        Self {
+            at: 0,
+            number: number_bytes(part, shape),
+            width: part.width(shape) as usize,
+            scalar: is_scalar(part, shape),
+            batch: shape.batch as usize,
+            tokens: region.tokens.len(),
+            heads: region.heads(),
+        }
+    }
+
     pub fn index(&self, batch: usize, token: usize, head: usize) -> usize {
         if self.scalar {
             (batch * self.heads + head) * self.tokens + token
@@ -272,7 +277,8 @@ mod tests {
         let to = rows(false, &wanted);
         let strips = strips(&pieces[0], (&to, 0), 1);
         // 128 bytes a head, 512 a token, 4096 a sequence.
-        let strip = Strip { to: 0, from: 2 * 512 + 2 * 128, rows: 3, row_bytes: 128, to_pitch: 128, from_pitch: 512 };
+        let strip =
+            Strip { to: 0, from: 2 * 512 + 2 * 128, rows: 3, row_bytes: 128, to_pitch: 128, from_pitch: 512 };
         assert_eq!(strips, [strip, Strip { to: 3 * 128, from: strip.from + 4096, ..strip }]);
     }
 

@@ -3,13 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringlab_kernels::gpu::GpuError;
-use ringlab_sim::plan::{LANES, OpKind, Rank};
+use ringlab_sim::plan::{LANES, OpKind, Program, Rank};
 use ringlab_sim::units::SimTime;
 
 use super::clock::Offset;
 use super::command::{Command, Event, Post};
-use super::device::Gpu;
+use super::device::{Fault, Gpu};
 use super::error::CudaError;
 use super::flags::Flags;
 use super::prepare::{Member, Session};
@@ -46,14 +45,15 @@ impl Session<'_> {
         let gpus = self.gpus();
         self.lower_flags(poisoned)?;
         let posting = thread::scope(|scope| {
-            let threads: Vec<_> = (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, recorded))).collect();
+            let threads: Vec<_> =
+                (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, recorded))).collect();
             let times = threads.into_iter().zip(&self.members).map(|(t, m)| {
                 t.join().map_err(|_| CudaError::Thread { rank: m.rank, reason: "it panicked".into() })?
             });
             times.collect::<Result<Vec<Duration>, CudaError>>()
         })?;
         if !self.is_virtual {
-            self.post_all(0, &self.clock.ask(ASKING, &self.flags))?;
+            self.open_gates()?;
         }
         self.wait(&self.finished)?;
         let (offsets, alignment_error) =
@@ -72,13 +72,24 @@ impl Session<'_> {
         })
     }
 
+    /// Lets every rank start that runs here.
+    fn open_gates(&self) -> Result<(), CudaError> {
+        match &self.clock.barrier {
+            None => self.post_all(0, &self.clock.ask(ASKING, &self.flags)),
+            Some(_) => self.members.iter().enumerate().try_for_each(|(i, member)| {
+                let open = Command::RaiseFlag(self.flags.gate(member.rank));
+                self.post_one(i, &Post { stream: ASKING, command: open, timing: false })
+            }),
+        }
+    }
+
     /// Lowers every flag, poisons what is to be written, and waits until that is done: a flag that is raised too early
     /// would be lost.
     fn lower_flags(&self, poisoned: bool) -> Result<(), CudaError> {
-        let bytes = 4 * Flags::count(self.members.len(), self.plan.messages.len());
+        let bytes = 4 * Flags::count(self.plan);
         for (i, (member, memory)) in self.members.iter().zip(&self.memories).enumerate() {
             let holder = Holder { rank: member.rank, gpu: member.gpu.as_ref(), memory };
-            let mut commands = vec![Command::Fill { at: self.flags.bases[i], bytes, byte: 0 }];
+            let mut commands = vec![Command::Fill { at: self.flags.base(member.rank), bytes, byte: 0 }];
             if poisoned {
                 commands.extend(poison(self.plan, &holder, false));
             }
@@ -99,7 +110,7 @@ impl Session<'_> {
         if self.is_virtual {
             self.post_all(member, &[Post { stream: 0, command: Command::Record(anchor), timing: false }])?;
         } else {
-            self.post_all(member, &self.clock.answer(self.members[member].rank, &self.flags))?;
+            self.post_all(member, &self.clock.answer((self.members[member].rank, member), &self.flags))?;
         }
         for &stream in program.streams.iter().filter(|&&s| s != 0) {
             self.post_all(member, &[Post { stream, command: Command::Await(anchor), timing: false }])?;
@@ -152,10 +163,9 @@ impl Session<'_> {
 
     /// Ends all waiting. GPUs that go on regardless are leaked: freeing their memory would wait for ever.
     fn release(&self, events: &[Event]) {
-        let count = Flags::count(self.members.len(), self.plan.messages.len());
-        for (member, &flags) in self.members.iter().zip(&self.flags.bases) {
+        for member in &self.members {
             // A GPU that is lost has nothing that waits.
-            let _ = member.gpu.release(flags, count);
+            let _ = member.gpu.release(self.flags.base(member.rank), Flags::count(self.plan));
         }
         if !self.wait_for(events, GRACE).is_ok_and(|ended| ended) {
             self.members.iter().for_each(|member| std::mem::forget(std::sync::Arc::clone(&member.gpu)));
@@ -164,9 +174,8 @@ impl Session<'_> {
 
     /// Which operation did not end, and where the other ranks are.
     fn time_out(&self) -> CudaError {
-        let mut places: Vec<Place> = self.plan.programs.iter().enumerate().map(|(rank, program)| {
-            Place::new(self.plan, rank as Rank, program.ops.len())
-        }).collect();
+        let end = |(rank, program): (Rank, &Program)| Place::new(self.plan, rank, program.ops.len());
+        let mut places: Vec<Place> = (0..).zip(&self.plan.programs).map(end).collect();
         for (i, program) in self.programs.iter().enumerate() {
             for timed in &program.timed {
                 let place = &mut places[timed.rank as usize];
@@ -177,7 +186,8 @@ impl Session<'_> {
             }
         }
         let place = places[self.culprit(&places) as usize];
-        let others = places.into_iter().filter(|p| p.rank != place.rank).collect();
+        let here = |rank: Rank| self.members.iter().any(|m| m.rank == rank);
+        let others = places.into_iter().filter(|p| p.rank != place.rank && here(p.rank)).collect();
         CudaError::TimedOut { place, after: self.options.timeout, others }
     }
 
@@ -201,6 +211,9 @@ impl Session<'_> {
     }
 }
 
-pub(super) fn failed(rank: Rank, source: GpuError) -> CudaError {
-    CudaError::Gpu { rank: Some(rank), source }
+pub(super) fn failed(rank: Rank, fault: impl Into<Fault>) -> CudaError {
+    match fault.into() {
+        Fault::Gpu(source) => CudaError::Gpu { rank: Some(rank), source },
+        Fault::Nccl(doing, code) => CudaError::Nccl { rank, doing, code },
+    }
 }

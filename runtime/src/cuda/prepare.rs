@@ -9,8 +9,8 @@ use ringlab_sim::plan::{OpId, OpKind, Part, Plan, Rank, Transport};
 use ringlab_sim::problem::{self, Pass};
 use ringlab_sim::units::Bytes;
 
-use super::clock::Clock;
-use super::command::{Address, Event, Strip};
+use super::clock::{Barrier, Clock};
+use super::command::{Address, Event, Parcel, Strip};
 use super::device::Gpu;
 use super::error::CudaError;
 use super::flags::Flags;
@@ -31,6 +31,16 @@ use crate::region::Region;
 pub(super) struct Member {
     pub rank: Rank,
     pub gpu: Arc<dyn Gpu>,
+}
+
+/// All ranks of this process.
+#[derive(Clone)]
+pub(super) struct Members {
+    pub all: Vec<Member>,
+    /// Whether they share one GPU.
+    pub are_virtual: bool,
+    /// Whether they start at a barrier, for want of a way to each other's flags.
+    pub by_barrier: bool,
 }
 
 /// What the runs need.
@@ -126,19 +136,20 @@ impl<'a> Session<'a> {
         plan: &'a Plan,
         inputs: &'a Inputs,
         options: &'a Options,
-        (members, is_virtual): (Vec<Member>, bool),
+        members: Members,
     ) -> Result<Self, CudaError> {
+        let is_virtual = members.are_virtual;
         let (dtype, head_dim) = kernel_types(plan)?;
         let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
         let by_segments = mode == Mode::FusedSegments;
         let work_order = if by_segments { WorkOrder::SegmentMajor } else { WorkOrder::QueryMajor };
         let regions = regions(plan);
         let mut memories = Vec::new();
-        for member in &members {
+        for member in &members.all {
             let folds = &folds[member.rank as usize];
             memories.push(allocate(plan, member, folds, by_segments)?);
         }
-        let flags = allocate_flags(plan, &members)?;
+        let flags = allocate_flags(plan, &members.all)?;
         let common = Common {
             plan,
             regions: &regions,
@@ -147,10 +158,18 @@ impl<'a> Session<'a> {
             deterministic: options.deterministic,
             order: work_order,
         };
-        let lowering = Lowering { common: &common, options, members: &members, memories: &memories, folds: &folds, flags: &flags };
+        let lowering = Lowering {
+            common: &common,
+            options,
+            members: &members.all,
+            are_virtual: is_virtual,
+            memories: &memories,
+            folds: &folds,
+            flags: &flags,
+        };
         let lowered = lowering.run()?;
         let programs = if is_virtual {
-            vec![one_by_one(&order, &lowered.bodies, members[0].gpu.as_ref())?]
+            vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?]
         } else {
             lowering.arrange(&lowered)?
         };
@@ -162,9 +181,12 @@ impl<'a> Session<'a> {
             Bytes(memory.slots().map(|(_, s)| s.bytes(&plan.shape)).sum::<usize>() as u64 + *packed as u64)
         });
         let peak_bytes = peak_bytes.collect();
-        let gpus: Vec<&dyn Gpu> = members.iter().map(|m| m.gpu.as_ref()).collect();
+        let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
         let used = if is_virtual { &gpus[..1] } else { &gpus[..] };
-        let clock = Clock::new(used)?;
+        let mut clock = Clock::new(used)?;
+        if members.by_barrier {
+            clock.barrier = Some(barrier(plan, &members.all)?);
+        }
         let events = || used.iter().map(|gpu| gpu.event()).collect::<Result<Vec<_>, GpuError>>();
         let (done, finished) = (events()?, events()?);
         Ok(Self {
@@ -184,7 +206,7 @@ impl<'a> Session<'a> {
             dtype,
             real: real_tokens(&plan.layout),
             held: lowered.held,
-            members,
+            members: members.all,
             folds,
             regions,
         })
@@ -227,13 +249,30 @@ fn memory_error(member: &Member, what: String, bytes: usize, error: GpuError) ->
 }
 
 fn allocate_flags(plan: &Plan, members: &[Member]) -> Result<Flags, CudaError> {
-    let bytes = 4 * Flags::count(members.len(), plan.messages.len());
-    let base = |member: &Member| {
+    let bytes = 4 * Flags::count(plan);
+    let mut bases: Vec<Address> = vec![0; plan.programs.len()];
+    for member in members {
         let error = |error| memory_error(member, "flags".into(), bytes, error);
-        member.gpu.allocate(bytes).map_err(error)
-    };
-    let bases: Vec<Address> = members.iter().map(base).collect::<Result<_, _>>()?;
+        bases[member.rank as usize] = member.gpu.allocate(bytes).map_err(error)?;
+    }
     Ok(Flags::new(bases, plan.messages.len()))
+}
+
+/// The words that each member exchanges with every other rank: one to send, and room for one of each.
+fn barrier(plan: &Plan, members: &[Member]) -> Result<Barrier, CudaError> {
+    const WORD: usize = 4;
+    let (mut words, mut between) = (Vec::new(), Vec::new());
+    for member in members {
+        let at = member.gpu.allocate(WORD * (1 + plan.programs.len()))?;
+        let peers = (0..plan.ranks()).filter(|&peer| peer != member.rank);
+        let both = peers.flat_map(|peer| {
+            let room = at + (WORD * (1 + peer as usize)) as u64;
+            [(true, at), (false, room)].map(|(sends, at)| Parcel { peer, sends, at, bytes: WORD })
+        });
+        words.push(both.collect());
+        between.push(member.gpu.event()?);
+    }
+    Ok(Barrier { words, between })
 }
 
 /// From operations to bodies, rank by rank.
@@ -241,6 +280,7 @@ struct Lowering<'a> {
     common: &'a Common<'a>,
     options: &'a Options,
     members: &'a [Member],
+    are_virtual: bool,
     memories: &'a [Memory],
     folds: &'a [Folds],
     flags: &'a Flags,
@@ -256,7 +296,12 @@ struct Lowered {
 impl Lowering<'_> {
     fn run(&self) -> Result<Lowered, CudaError> {
         let messages = self.common.plan.messages.len();
-        let mut all = Lowered { bodies: Vec::new(), strips: vec![Vec::new(); messages], packed: Vec::new(), held: Vec::new() };
+        let mut all = Lowered {
+            bodies: Vec::new(),
+            strips: vec![Vec::new(); messages],
+            packed: Vec::new(),
+            held: Vec::new(),
+        };
         let ends = ends(self.common.plan);
         for (member, memory) in self.members.iter().zip(self.memories) {
             let folds = &self.folds[member.rank as usize];
@@ -267,6 +312,14 @@ impl Lowering<'_> {
             let mut bodies = Vec::new();
             for (i, op) in (0..).zip(ops) {
                 bodies.push(match op.kind {
+                    OpKind::Send { message, buffer } if self.by_nccl() => {
+                        let (before, parcels) = site.send_parcels(i, (message, buffer))?;
+                        Body::Parcels { before, parcels }
+                    }
+                    OpKind::Recv { message, buffer } if self.by_nccl() => {
+                        site.receive(i, message, buffer)?;
+                        Body::Parcels { before: Vec::new(), parcels: site.receive_parcels(i, message, buffer)? }
+                    }
                     OpKind::Send { message, buffer } => {
                         let strips = self.send(&site, i, (message, buffer), ends[message as usize][1])?;
                         all.strips[message as usize].clone_from(&strips);
@@ -284,6 +337,11 @@ impl Lowering<'_> {
             all.held.push(site.into_held());
         }
         Ok(all)
+    }
+
+    /// Whether messages go through NCCL: virtual ranks copy.
+    fn by_nccl(&self) -> bool {
+        self.common.plan.transport == Transport::Nccl && !self.are_virtual
     }
 
     /// The flags that fused launches wait for.
@@ -317,7 +375,9 @@ impl Lowering<'_> {
         let region = &self.common.regions[plan.message(message).block as usize];
         let into = |part: Part| {
             let (rank, recv) = recv?;
-            let OpKind::Recv { buffer, .. } = plan.programs[rank as usize].ops[recv as usize].kind else { return None };
+            let OpKind::Recv { buffer, .. } = plan.programs[rank as usize].ops[recv as usize].kind else {
+                return None;
+            };
             let member = self.members.iter().position(|m| m.rank == rank)?;
             self.memories[member].slot(buffer)?.part(part, region, &plan.shape)
         };

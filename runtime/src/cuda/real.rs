@@ -1,17 +1,21 @@
 //! A real GPU. The only unsafe code of the executor: calls of the driver whose arguments the lowering has worked out.
 
-use std::mem::zeroed;
+use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUevent_flags, CUmemorytype, CUresult};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use ringlab_kernels::gpu::{Backward, Buffer, Cache, Device, Forward, GpuError, Strip as Rows};
 use ringlab_kernels::spec::{BackwardSpec, Dims, Finished, ForwardSpec, State, Tensor};
 use ringlab_kernels::variant::{Path, Step};
+use ringlab_sim::plan::Rank;
 use ringlab_sim::units::SimTime;
 
 use super::command::{Address, Command, Event, Kernel, Launch, Number, Strip};
-use super::device::{Gpu, RAISED, RELEASED};
+use super::device::{Fault, Gpu, RAISED, RELEASED};
+use super::nccl::Comms;
+use super::options::Nccl;
 
 /// One GPU with its streams.
 pub(super) struct RealGpu {
@@ -25,6 +29,7 @@ pub(super) struct RealGpu {
     buffers: Mutex<Vec<Buffer>>,
     events: Mutex<Vec<Arc<CudaEvent>>>,
     launches: Mutex<Vec<Arc<Prepared>>>,
+    comms: OnceLock<Comms>,
 }
 
 /// A kernel with its arguments.
@@ -51,10 +56,18 @@ impl<T> Doing<T> for Result<T, DriverError> {
 
 impl RealGpu {
     /// Opens a GPU with so many streams.
-    pub fn open(ordinal: usize, path: Option<Path>, streams: usize, high_priority: bool) -> Result<Self, GpuError> {
+    pub fn open(
+        ordinal: usize,
+        path: Option<Path>,
+        streams: usize,
+        high_priority: bool,
+    ) -> Result<Self, GpuError> {
         let device = Device::open_with(ordinal, path, Some(Cache::from_env()))?;
         let context = device.context();
-        #[expect(unsafe_code, reason = "no slice of this context is shared between streams: streams wait by events")]
+        #[expect(
+            unsafe_code,
+            reason = "no slice of this context is shared between streams: streams wait by events"
+        )]
         unsafe {
             context.disable_event_tracking();
         }
@@ -67,6 +80,7 @@ impl RealGpu {
             buffers: Mutex::default(),
             events: Mutex::default(),
             launches: Mutex::default(),
+            comms: OnceLock::new(),
             device,
         })
     }
@@ -75,13 +89,31 @@ impl RealGpu {
         self.device.context()
     }
 
+    /// Joins a group; see [`Comms::join`].
+    pub fn join(
+        &self,
+        id: &[u8; 128],
+        place: (Rank, u32),
+        streams: &[usize],
+        (options, limit): (&Nccl, Duration),
+    ) -> Result<(), Fault> {
+        self.context().bind_to_thread().doing("bind the context")?;
+        let comms = Comms::join(id, place, streams, options, limit);
+        let comms = comms.map_err(|(doing, code)| Fault::Nccl(doing, code))?;
+        // A GPU joins once.
+        let _ = self.comms.set(comms);
+        Ok(())
+    }
+
     /// Lets this GPU reach the memory of another; false if it cannot.
     pub fn enable_peer(&self, peer: &Self) -> Result<bool, GpuError> {
         let mut can = 0;
         #[expect(unsafe_code, reason = "writes one integer; both devices are open")]
-        unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.context().cu_device(), peer.context().cu_device()) }
-            .result()
-            .doing("ask for peer access")?;
+        unsafe {
+            sys::cuDeviceCanAccessPeer(&raw mut can, self.context().cu_device(), peer.context().cu_device())
+        }
+        .result()
+        .doing("ask for peer access")?;
         if can == 0 {
             return Ok(false);
         }
@@ -191,16 +223,24 @@ impl RealGpu {
             .result()
             .doing("copy between GPUs");
         }
-        #[expect(unsafe_code, reason = "a plain C struct, for which all zero is a value")]
-        let mut copy: sys::CUDA_MEMCPY2D = unsafe { zeroed() };
-        copy.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-        copy.srcDevice = strip.from;
-        copy.srcPitch = strip.from_pitch;
-        copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-        copy.dstDevice = strip.to;
-        copy.dstPitch = strip.to_pitch;
-        copy.WidthInBytes = strip.row_bytes;
-        copy.Height = strip.rows;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+            srcHost: ptr::null(),
+            srcDevice: strip.from,
+            srcArray: ptr::null_mut(),
+            srcPitch: strip.from_pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+            dstHost: ptr::null_mut(),
+            dstDevice: strip.to,
+            dstArray: ptr::null_mut(),
+            dstPitch: strip.to_pitch,
+            WidthInBytes: strip.row_bytes,
+            Height: strip.rows,
+        };
         #[expect(unsafe_code, reason = "both ranges lie in allocations that outlive the stream")]
         unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.cu_stream()) }
             .result()
@@ -248,8 +288,8 @@ impl Gpu for RealGpu {
         Ok(Event(events.len() - 1))
     }
 
-    fn post(&self, stream: usize, command: &Command) -> Result<(), GpuError> {
-        let stream = self.stream(stream)?;
+    fn post(&self, index: usize, command: &Command) -> Result<(), Fault> {
+        let stream = self.stream(index)?;
         let raw = stream.cu_stream();
         self.context().bind_to_thread().doing("bind the context")?;
         match *command {
@@ -257,22 +297,37 @@ impl Gpu for RealGpu {
             Command::Record(event) => self.event_of(event)?.record(stream).doing("record an event"),
             Command::AwaitFlag(at) => {
                 let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-                #[expect(unsafe_code, reason = "the flag is four bytes of an allocation that outlives the stream")]
-                unsafe { sys::cuStreamWaitValue32_v2(raw, at, RAISED, at_least) }.result().doing("wait for a flag")
+                #[expect(
+                    unsafe_code,
+                    reason = "the flag is four bytes of an allocation that outlives the stream"
+                )]
+                unsafe { sys::cuStreamWaitValue32_v2(raw, at, RAISED, at_least) }
+                    .result()
+                    .doing("wait for a flag")
             }
             Command::RaiseFlag(at) => {
                 let visible = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-                #[expect(unsafe_code, reason = "the flag is four bytes of an allocation that outlives the stream")]
-                unsafe { sys::cuStreamWriteValue32_v2(raw, at, RAISED, visible) }.result().doing("raise a flag")
+                #[expect(
+                    unsafe_code,
+                    reason = "the flag is four bytes of an allocation that outlives the stream"
+                )]
+                unsafe { sys::cuStreamWriteValue32_v2(raw, at, RAISED, visible) }
+                    .result()
+                    .doing("raise a flag")
             }
             Command::Copy(strip) => self.copy(stream, strip),
-            Command::Fill { at, bytes, byte } => {
+            Command::Fill { at, bytes, byte } =>
+            {
                 #[expect(unsafe_code, reason = "the range lies in an allocation of this GPU")]
                 unsafe { result::memset_d8_async(at, byte, bytes, raw) }.doing("fill device memory")
             }
             Command::Launch(launch) => self.launch(stream, launch),
-            Command::Exchange(_) => Err(GpuError::Poisoned),
+            Command::Exchange(ref parcels) => {
+                let comms = self.comms.get().ok_or(GpuError::Poisoned)?;
+                return comms.exchange(index, parcels, stream).map_err(|(doing, code)| Fault::Nccl(doing, code));
+            }
         }
+        .map_err(Fault::Gpu)
     }
 
     fn is_done(&self, event: Event) -> Result<bool, GpuError> {
@@ -281,19 +336,25 @@ impl Gpu for RealGpu {
 
     fn elapsed(&self, from: Event, to: Event) -> Result<SimTime, GpuError> {
         const PS_PER_MS: f64 = 1e9;
-        let ms = self.event_of(from)?.elapsed_ms(self.event_of(to)?.as_ref()).doing("read an event's time")?;
+        let ms =
+            self.event_of(from)?.elapsed_ms(self.event_of(to)?.as_ref()).doing("read an event's time")?;
         Ok(SimTime((f64::from(ms).max(0.0) * PS_PER_MS) as u64))
     }
 
     fn release(&self, flags: Address, count: usize) -> Result<(), GpuError> {
+        if let Some(comms) = self.comms.get() {
+            comms.abort();
+        }
         self.context().bind_to_thread().doing("bind the context")?;
         let visible = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
         for i in 0..count as u64 {
             // By the stream itself, not by a kernel: a launch that waits may hold every SM.
             #[expect(unsafe_code, reason = "the flags are an allocation of this GPU")]
-            unsafe { sys::cuStreamWriteValue32_v2(self.rescue.cu_stream(), flags + 4 * i, RELEASED, visible) }
-                .result()
-                .doing("release a flag")?;
+            unsafe {
+                sys::cuStreamWriteValue32_v2(self.rescue.cu_stream(), flags + 4 * i, RELEASED, visible)
+            }
+            .result()
+            .doing("release a flag")?;
         }
         Ok(())
     }
@@ -318,4 +379,3 @@ impl Gpu for RealGpu {
         self.device.driver_version()
     }
 }
-

@@ -51,12 +51,14 @@ pub(super) fn scatter(
         let Some(block) = buffers[usize::from(buf.0)].role.initial() else { continue };
         let region = &regions[block as usize];
         for &part in slot.tensor.parts() {
-            let (Some((data, global)), Some(rows)) = (source(inputs, part), slot.part(part, region, &plan.shape))
+            let (Some((data, global)), Some(rows)) =
+                (source(inputs, part), slot.part(part, region, &plan.shape))
             else {
                 continue;
             };
             // A tensor of query heads carries the k and v of each of them.
-            let group = if slot.tensor.is_key_side() { 1 } else { plan.shape.heads as usize / global.heads() };
+            let group =
+                if slot.tensor.is_key_side() { 1 } else { plan.shape.heads as usize / global.heads() };
             let row = |batch: usize, token: usize, head: usize| {
                 let token = real[region.tokens[token] as usize]?;
                 let head = (region.heads.first as usize + head) / group;
@@ -110,7 +112,8 @@ fn in_parallel<T: Send>(data: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]
     thread::scope(|scope| {
         for (i, share) in data.chunks_mut(each * chunk).enumerate() {
             let f = &f;
-            let mut work = move || share.chunks_exact_mut(chunk).enumerate().for_each(|(j, c)| f(i * each + j, c));
+            let mut work =
+                move || share.chunks_exact_mut(chunk).enumerate().for_each(|(j, c)| f(i * each + j, c));
             if chunks <= each { work() } else { drop(scope.spawn(work)) }
         }
     });
@@ -172,7 +175,8 @@ pub(super) fn carried_bytes(plan: &Plan) -> u64 {
     let of = |m: &ringlab_sim::plan::Message| {
         let block = plan.block(m.block);
         let rows = block.tokens.len() * u64::from(block.heads.count) * u64::from(shape.batch);
-        let row = m.tensor.parts().iter().filter(carried).map(|&p| p.width(shape) * number_bytes(p, shape) as u64);
+        let row =
+            m.tensor.parts().iter().filter(carried).map(|&p| p.width(shape) * number_bytes(p, shape) as u64);
         rows * row.sum::<u64>()
     };
     plan.messages.iter().map(of).sum()

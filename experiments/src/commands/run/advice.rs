@@ -4,6 +4,7 @@ use ringlab_runtime::environment::{Advice, Situation, Variable, Variables, advis
 use serde::Serialize;
 
 use super::Done;
+use super::prepare;
 use super::world::World;
 use crate::args::{Backend, RunArgs};
 use crate::setup::Setup;
@@ -12,6 +13,8 @@ use crate::setup::Setup;
 #[derive(Serialize, Default)]
 pub struct Environment {
     pub variables: Vec<Variable>,
+    /// Variables that nobody had set, and that this program set for itself.
+    pub set_here: Vec<String>,
     pub advice: Vec<Hint>,
 }
 
@@ -49,7 +52,7 @@ impl Environment {
                 }
             }
         }
-        Self { variables: recorded(variables), advice }
+        Self { variables: recorded(variables), set_here: prepare::set_here(variables), advice }
     }
 
     /// As lines below a table.
@@ -58,6 +61,9 @@ impl Environment {
         if !self.variables.is_empty() {
             let set = self.variables.iter().map(|v| format!("{}={}", v.name, v.value)).collect::<Vec<_>>();
             text += &format!("  environment: {}\n", set.join(" "));
+            if !self.set_here.is_empty() {
+                text += &format!("  nobody had set {}; this program did\n", self.set_here.join(" and "));
+            }
         }
         for hint in &self.advice {
             let Advice { variable, value, effect, instead } = &hint.advice;
@@ -65,7 +71,11 @@ impl Environment {
                 Some(value) => format!("{variable}={value}"),
                 None => format!("{variable} is not set"),
             };
-            let whose = if hint.plans.len() == plans { String::new() } else { format!(" ({})", hint.plans.join(", ")) };
+            let whose = if hint.plans.len() == plans {
+                String::new()
+            } else {
+                format!(" ({})", hint.plans.join(", "))
+            };
             text += &format!("  advice{whose}: {setting}: {effect}; set {instead}\n");
         }
         text

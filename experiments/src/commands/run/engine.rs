@@ -99,7 +99,8 @@ fn on_threads(
     for _ in 0..warmup {
         cpu::run(plan, inputs, options)?;
     }
-    let outcomes = (0..repeats.max(1)).map(|_| cpu::run(plan, inputs, options)).collect::<Result<Vec<_>, _>>()?;
+    let outcomes =
+        (0..repeats.max(1)).map(|_| cpu::run(plan, inputs, options)).collect::<Result<Vec<_>, _>>()?;
     let time = |d: Duration| SimTime::from_secs_f64(d.as_secs_f64());
     let recorded: Vec<SimTime> = outcomes.iter().map(|o| time(o.wall_time)).collect();
     let middle = median(&recorded);

@@ -15,7 +15,7 @@ use crate::output;
 /// Variables that CUDA and NCCL read once, when they start, and what this program needs of them where nobody has set
 /// them.
 const NEEDED: [(&str, &str); 2] = [("CUDA_DEVICE_MAX_CONNECTIONS", "32"), ("NCCL_NVLS_ENABLE", "0")];
-/// Says that the program has started itself again already.
+/// Set when the program has started itself again: to the names of the variables that it set.
 const AGAIN: &str = "RINGLAB_STARTED_AGAIN";
 
 /// Refuses arguments that contradict each other, before anything is computed.
@@ -60,10 +60,11 @@ pub fn environment(variables: &Variables) -> Result<()> {
         return Ok(());
     }
     let program = std::env::current_exe().context("cannot find this program to start it again")?;
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
     let error = std::process::Command::new(program)
         .args(std::env::args_os().skip(1))
         .envs(missing)
-        .env(AGAIN, "1")
+        .env(AGAIN, names.join(","))
         .exec();
     Err(error).context("cannot start this program again with the variables that CUDA needs")
 }
@@ -72,6 +73,12 @@ pub fn environment(variables: &Variables) -> Result<()> {
 #[cfg(not(unix))]
 pub fn environment(_: &Variables) -> Result<()> {
     Ok(())
+}
+
+/// The variables that this program set for itself.
+pub fn set_here(variables: &Variables) -> Vec<String> {
+    let names = variables.get(AGAIN).map_or("", String::as_str);
+    names.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect()
 }
 
 /// Set by the first Ctrl-C; the second one ends the process.

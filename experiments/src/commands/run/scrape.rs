@@ -44,7 +44,9 @@ impl Target {
             return Ok(Some(Self::Address(address)));
         }
         if args.hold || args.metrics_public {
-            bail!("{text:?} is no address, such as 127.0.0.1:9464; --hold and --metrics-public are for addresses");
+            bail!(
+                "{text:?} is no address, such as 127.0.0.1:9464; --hold and --metrics-public are for addresses"
+            );
         }
         let path = PathBuf::from(text);
         output::check_target(&path)?;

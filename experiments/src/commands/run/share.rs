@@ -85,7 +85,10 @@ pub fn encode(executed: &Executed, ranks: &[Rank]) -> Result<Vec<u8>> {
         wrong_padding_rows: outcome.wrong_padding_rows,
         peak_bytes: outcome.peak_bytes.iter().map(|b| b.0).collect(),
         wall_time_s: outcome.wall_time.as_secs_f64(),
-        tensors: tensors.iter().map(|(x, width)| Rows { len: x.len(), width: *width, runs: own_rows(x, *width) }).collect(),
+        tensors: tensors
+            .iter()
+            .map(|(x, width)| Rows { len: x.len(), width: *width, runs: own_rows(x, *width) })
+            .collect(),
     };
     let head = serde_json::to_vec(&header)?;
     let mut bytes = (head.len() as u64).to_le_bytes().to_vec();
@@ -132,7 +135,11 @@ pub fn merge(plan: &Plan, parts: &[Vec<u8>]) -> Result<Executed> {
     for (header, other) in decoded {
         for (x, (y, rows)) in tensors.iter_mut().zip(other.into_iter().zip(&header.tensors)) {
             if x.len() != y.len() {
-                bail!("processes have tensors of {} and {} elements; start all with the same options", x.len(), y.len());
+                bail!(
+                    "processes have tensors of {} and {} elements; start all with the same options",
+                    x.len(),
+                    y.len()
+                );
             }
             for &(first, count) in &rows.runs {
                 let range = first * rows.width..(first + count) * rows.width;
@@ -169,7 +176,9 @@ fn assemble(plan: &Plan, all: &[Header], tensors: Vec<Vec<f32>>) -> Result<Execu
     let results = match <[Vec<f32>; 3]>::try_from(tensors) {
         Ok([dq, dk, dv]) => Results::Backward(Gradients { dq, dk, dv }),
         Err(tensors) => {
-            let [o, lse] = <[Vec<f32>; 2]>::try_from(tensors).ok().context("a part has neither a forward nor gradients")?;
+            let [o, lse] = <[Vec<f32>; 2]>::try_from(tensors)
+                .ok()
+                .context("a part has neither a forward nor gradients")?;
             Results::Forward(Forward { o, lse })
         }
     };
@@ -231,7 +240,8 @@ fn timeline(plan: &Plan, all: &[Header]) -> Result<Timeline> {
     let mut spans = Vec::new();
     for wire in all.iter().flat_map(|h| &h.spans) {
         let op = plan.programs.get(wire.rank as usize).and_then(|p| p.ops.get(wire.op as usize));
-        let op = op.context("a process speaks of operations of another plan; start all with the same options")?;
+        let op =
+            op.context("a process speaks of operations of another plan; start all with the same options")?;
         let lane: Lane = op.lane;
         spans.push(Span {
             rank: wire.rank,
@@ -248,4 +258,103 @@ fn timeline(plan: &Plan, all: &[Header]) -> Result<Timeline> {
     spans.sort_by_key(|s| (s.end, s.rank, s.op));
     let makespan = spans.last().map_or(SimTime::ZERO, |s| s.end);
     Ok(Timeline { ranks: plan.ranks(), spans, makespan })
+}
+
+#[cfg(test)]
+mod tests {
+    use ringlab_runtime::cpu::{self, RunOptions};
+    use ringlab_runtime::inputs::Inputs;
+    use ringlab_sim::mask::Pattern;
+    use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
+    use ringlab_sim::schedule::{Options, Schedule, build};
+
+    use super::*;
+
+    /// A forward on two ranks, as one process ran it.
+    fn whole() -> (Plan, Executed) {
+        let shape = Shape { heads: 2, kv_heads: 1, head_dim: 4, dtype: Dtype::Fp32, batch: 1 };
+        let problem = Problem { shape, pattern: Pattern::Causal, documents: vec![16] };
+        let plan = build(Schedule::Zigzag, &problem, 2, &Options::new(Pass::Forward)).unwrap();
+        let inputs = Inputs::random(1, &problem).unwrap();
+        let outcome = cpu::run(&plan, &inputs, &RunOptions::default()).unwrap();
+        let gpu = Gpu {
+            alignment_error: SimTime(5),
+            posting: SimTime(7),
+            context_bytes: Bytes(11),
+            device_names: vec!["a".into(), "b".into()],
+            driver: "13.0".into(),
+            mode: "fused".into(),
+            is_virtual: false,
+        };
+        let times = vec![SimTime(100), SimTime(90)];
+        let executed = Executed {
+            outcome,
+            recorded: times.clone(),
+            unrecorded: times,
+            gpu: Some(gpu),
+            notes: Vec::new(),
+        };
+        (plan, executed)
+    }
+
+    /// What the process of `rank` has of it. Zigzag over 16 tokens gives rank 0 tokens 0-3 and 12-15.
+    fn part(whole: &Executed, rank: u32) -> Executed {
+        let mut part = whole.clone();
+        let outer = |token: usize| !(4..12).contains(&token);
+        let is_own = |token: usize| outer(token) == (rank == 0);
+        let Results::Forward(forward) = &mut part.outcome.results else { panic!("a forward") };
+        for (i, x) in forward.o.iter_mut().enumerate() {
+            *x = if is_own(i / 8) { *x } else { f32::NAN };
+        }
+        for (i, x) in forward.lse.iter_mut().enumerate() {
+            *x = if is_own(i % 16) { *x } else { f32::NAN };
+        }
+        part.outcome.timeline.spans.retain(|s| s.rank == rank);
+        let received =
+            part.outcome.timeline.spans.iter().filter(|s| s.kind == SpanKind::Recv).map(|s| s.bytes);
+        part.outcome.bytes_moved = received.sum();
+        part.outcome.peak_bytes = vec![whole.outcome.peak_bytes[rank as usize]];
+        let gpu = part.gpu.as_mut().unwrap();
+        gpu.device_names = vec![gpu.device_names[rank as usize].clone()];
+        part
+    }
+
+    #[test]
+    fn parts_of_processes_make_the_whole() {
+        let (plan, whole) = whole();
+        let mut slower = part(&whole, 1);
+        slower.recorded = vec![SimTime(80), SimTime(130)];
+        slower.unrecorded = vec![SimTime(120)];
+        slower.gpu.as_mut().unwrap().alignment_error = SimTime(6);
+        let parts = [encode(&part(&whole, 0), &[0]).unwrap(), encode(&slower, &[1]).unwrap()];
+        let merged = merge(&plan, &parts).unwrap();
+        assert_eq!(merged.outcome.results, whole.outcome.results);
+        assert_eq!(merged.outcome.timeline, whole.outcome.timeline);
+        assert_eq!(merged.outcome.bytes_moved, whole.outcome.bytes_moved);
+        assert_eq!(merged.outcome.peak_bytes, whole.outcome.peak_bytes);
+        assert_eq!(merged.recorded, [SimTime(100), SimTime(130)], "the slower process, repeat by repeat");
+        assert_eq!(merged.unrecorded, [SimTime(120)]);
+        let gpu = merged.gpu.unwrap();
+        assert_eq!((gpu.alignment_error, gpu.device_names), (SimTime(6), vec!["a".into(), "b".into()]));
+    }
+
+    #[test]
+    fn what_nobody_computed_stays_nan() {
+        let (plan, whole) = whole();
+        let alone = merge(&plan, &[encode(&part(&whole, 1), &[1]).unwrap()]).unwrap();
+        let forward = alone.outcome.results.forward().unwrap();
+        assert_eq!(forward.lse.iter().filter(|x| x.is_nan()).count(), 16, "8 tokens of 2 heads");
+        assert_eq!(forward.o.iter().filter(|x| x.is_nan()).count(), 64);
+    }
+
+    #[test]
+    fn damaged_and_foreign_parts_are_refused() {
+        let (plan, whole) = whole();
+        let bytes = encode(&part(&whole, 0), &[0]).unwrap();
+        for cut in [0, 7, 20, bytes.len() - 1] {
+            assert!(merge(&plan, &[bytes[..cut].to_vec()]).is_err(), "cut at {cut}");
+        }
+        let foreign = encode(&whole, &[0, 1, 2]).unwrap();
+        assert!(merge(&plan, &[foreign]).unwrap_err().to_string().contains("rank 2"));
+    }
 }

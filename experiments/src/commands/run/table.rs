@@ -9,11 +9,11 @@ use crate::grid::grid;
 pub fn table(args: &RunArgs, report: &Report<'_>) -> String {
     let mut text = format!("{}\n\n", heading(args, report));
     match args.backend {
-        Backend::Cpu => text += &on_threads(report.rows),
+        Backend::Cpu => text += &on_threads(args, report.rows),
         Backend::Cuda => {
-            text += &times(report.rows);
+            text += &times(args, report.rows);
             text += "\n";
-            text += &numbers(report.rows);
+            text += &numbers(args, report.rows);
         }
     }
     if !args.errors_over_cp.is_empty() {
@@ -22,7 +22,7 @@ pub fn table(args: &RunArgs, report: &Report<'_>) -> String {
     }
     if args.per_rank || args.backend == Backend::Cuda {
         text += "\n";
-        text += &ranks(report);
+        text += &ranks(args, report);
     }
     text + &notes(args, report)
 }
@@ -31,11 +31,13 @@ fn heading(args: &RunArgs, report: &Report<'_>) -> String {
     let row = &report.rows[0];
     let inputs = format!("random inputs of seed {}", args.seed);
     if args.backend == Backend::Cpu {
-        let ranks = if args.errors_over_cp.is_empty() { row.cp.to_string() } else { "up to all".into() };
-        let threads = if args.errors_over_cp.is_empty() { "threads" } else { "threads asked for" };
+        let ranks = match args.errors_over_cp[..] {
+            [] => row.cp.to_string(),
+            ref all => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        let tokens = row.seq_len;
         return format!(
-            "{ranks} {threads}, one a rank, {} tokens, fp32 whatever the model stores, {inputs}",
-            row.seq_len
+            "{ranks} threads, one a rank, {tokens} tokens, fp32 whatever the model stores, {inputs}"
         );
     }
     let device = report.ranks[0].first().and_then(|r| r.device.clone()).unwrap_or_default();
@@ -46,6 +48,15 @@ fn heading(args: &RunArgs, report: &Report<'_>) -> String {
         (false, n) => format!("{} x {device} in {n} processes by {}", row.cp, report.launcher),
     };
     format!("{place}{driver}, {} tokens, {}, {inputs}", row.seq_len, row.dtype)
+}
+
+/// The schedule, with its ranks where there are several numbers of them.
+fn name(args: &RunArgs, row: &Row) -> String {
+    if args.errors_over_cp.is_empty() {
+        row.schedule.clone()
+    } else {
+        format!("{} on {}", row.schedule, row.cp)
+    }
 }
 
 fn error(e: Option<f64>) -> String {
@@ -68,10 +79,10 @@ fn verdict(row: &Row, good: &str) -> String {
     }
 }
 
-fn on_threads(rows: &[Row]) -> String {
+fn on_threads(args: &RunArgs, rows: &[Row]) -> String {
     let cells = rows.iter().map(|r| {
         [
-            r.schedule.clone(),
+            name(args, r),
             r.pass.clone(),
             seconds(r.time_s),
             bytes(r.bytes_moved),
@@ -88,10 +99,10 @@ fn on_threads(rows: &[Row]) -> String {
     grid(header, 2, cells)
 }
 
-fn times(rows: &[Row]) -> String {
+fn times(args: &RunArgs, rows: &[Row]) -> String {
     let cells = rows.iter().map(|r| {
         [
-            r.schedule.clone(),
+            name(args, r),
             r.pass.clone(),
             r.mode.clone().unwrap_or_default(),
             seconds(r.time_s),
@@ -106,16 +117,26 @@ fn times(rows: &[Row]) -> String {
         ]
     });
     let header = [
-        "schedule", "pass", "mode", "time", "spread", "compute", "comm.", "exposed", "bubble", "TFLOP/s/GPU",
-        "predicted", "off by",
+        "schedule",
+        "pass",
+        "mode",
+        "time",
+        "spread",
+        "compute",
+        "comm.",
+        "exposed",
+        "bubble",
+        "TFLOP/s/GPU",
+        "predicted",
+        "off by",
     ];
     grid(header, 3, cells)
 }
 
-fn numbers(rows: &[Row]) -> String {
+fn numbers(args: &RunArgs, rows: &[Row]) -> String {
     let cells = rows.iter().map(|r| {
         [
-            r.schedule.clone(),
+            name(args, r),
             r.pass.clone(),
             bytes(r.bytes_moved),
             bytes(r.peak_memory_bytes),
@@ -128,8 +149,7 @@ fn numbers(rows: &[Row]) -> String {
             verdict(r, "good"),
         ]
     });
-    let header =
-        ["schedule", "pass", "moved", "memory", "planned", "o", "lse", "dq", "dk", "dv", "verdict"];
+    let header = ["schedule", "pass", "moved", "memory", "planned", "o", "lse", "dq", "dk", "dv", "verdict"];
     grid(header, 2, cells)
 }
 
@@ -156,10 +176,14 @@ fn growth(args: &RunArgs, rows: &[Row]) -> String {
     grid(["schedule", "pass", "largest error on P ranks", "most over fewest"], 3, cells)
 }
 
-fn ranks(report: &Report<'_>) -> String {
+fn ranks(args: &RunArgs, report: &Report<'_>) -> String {
+    let (unit, scale) = match args.backend {
+        Backend::Cpu => ("kernel GFLOP/s", 1e3),
+        Backend::Cuda => ("kernel TFLOP/s", 1.0),
+    };
     let line = |(row, rank): (&Row, &RankRow)| {
         [
-            row.schedule.clone(),
+            name(args, row),
             row.pass.clone(),
             rank.rank.to_string(),
             seconds(rank.compute_s),
@@ -167,29 +191,29 @@ fn ranks(report: &Report<'_>) -> String {
             seconds(rank.exposed_comm_s),
             seconds(rank.wait_s),
             percent(Some(rank.idle_ratio)),
-            rank.kernel_tflops.map_or("-".into(), |t| if t < 1.0 { format!("{t:.3}") } else { format!("{t:.0}") }),
+            rank.kernel_tflops.map_or("-".into(), |t| format!("{:.1}", t * scale)),
             bytes(rank.peak_memory_bytes),
         ]
     };
-    let pairs = report.rows.iter().zip(report.ranks).flat_map(|(row, ranks)| ranks.iter().map(move |r| (row, r)));
-    let header = [
-        "schedule", "pass", "rank", "compute", "comm.", "exposed", "wait", "idle", "kernel TFLOP/s", "memory",
-    ];
+    let pairs =
+        report.rows.iter().zip(report.ranks).flat_map(|(row, ranks)| ranks.iter().map(move |r| (row, r)));
+    let header = ["schedule", "pass", "rank", "compute", "comm.", "exposed", "wait", "idle", unit, "memory"];
     grid(header, 2, pairs.map(line))
 }
 
 fn notes(args: &RunArgs, report: &Report<'_>) -> String {
     let mut text = String::new();
     for r in report.rows.iter().filter(|r| !r.notes.is_empty()) {
-        let ranks = if args.errors_over_cp.is_empty() { String::new() } else { format!(" on {}", r.cp) };
-        text += &format!("  {} {}{ranks}: {}\n", r.schedule, r.pass, r.notes);
+        text += &format!("  {} {}: {}\n", name(args, r), r.pass, r.notes);
     }
     for line in report.left_out {
         text += &format!("  left out: {line}\n");
     }
     let compared = match report.rows[0].sampled_rows {
         Some(0) => "  no row was compared with the reference (--sample-rows 0)\n".to_owned(),
-        Some(n) => format!("  {n} rows of each tensor were compared with the reference, drawn by the seed (--sample-rows)\n"),
+        Some(n) => format!(
+            "  {n} rows of each tensor were compared with the reference, drawn by the seed (--sample-rows)\n"
+        ),
         None => String::new(),
     };
     text += &compared;
@@ -234,7 +258,10 @@ fn on_gpus(report: &Report<'_>) -> String {
     }
     match &row.predicted_cluster {
         Some(cluster) => text += &format!("  predicted: the same plan simulated on {cluster} (--cluster)\n"),
-        None if !row.is_virtual => text += &format!("  no prediction: {}\n", report.unpredicted.unwrap_or("the cluster has no such kernel")),
+        None if !row.is_virtual => {
+            let why = report.unpredicted.unwrap_or("the cluster has no such kernel");
+            text += &format!("  no prediction: {why}\n");
+        }
         None => {}
     }
     text

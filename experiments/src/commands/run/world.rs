@@ -11,6 +11,7 @@ use ringlab_sim::plan::{Plan, Rank};
 use super::executed::Executed;
 use super::share;
 use crate::args::{Backend, RunArgs, TransportArg};
+use crate::output;
 
 /// One process of a run, alone or among others.
 pub struct World {
@@ -52,7 +53,13 @@ impl World {
 
     fn alone(args: &RunArgs, ranks: u32) -> Self {
         let launch = Launch::single(&flags(args));
-        Self { launch, each: ranks, devices: Devices::First, meeting: RefCell::new(None), passes: Cell::new(0) }
+        Self {
+            launch,
+            each: ranks,
+            devices: Devices::First,
+            meeting: RefCell::new(None),
+            passes: Cell::new(0),
+        }
     }
 
     /// How it was started and who it is.
@@ -72,7 +79,9 @@ impl World {
 
     /// Nodes, as far as the launcher says.
     pub fn nodes(&self) -> u32 {
-        self.launch.local_processes.map_or(self.launch.processes, |local| self.launch.processes.div_ceil(local.max(1)))
+        self.launch
+            .local_processes
+            .map_or(self.launch.processes, |local| self.launch.processes.div_ceil(local.max(1)))
     }
 
     /// Whether this process prints the results.
@@ -138,7 +147,7 @@ impl World {
         };
         match error.chain().find_map(|cause| cause.downcast_ref::<MeetError>()) {
             Some(failure) => meeting.fail_with(failure),
-            None => meeting.fail(&format!("{error:#}")),
+            None => meeting.fail(&output::message(error)),
         }
     }
 }

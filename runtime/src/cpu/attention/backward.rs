@@ -6,8 +6,8 @@ use ringlab_sim::plan::Part;
 use super::{Call, KeyGradients, Operand, for_each_tile};
 use crate::cpu::math::{add_combination, add_scaled, dot};
 use crate::cpu::memory::Storage;
-use crate::region::Placement;
 use crate::cpu::state::TILE;
+use crate::region::Placement;
 
 /// Queries whose dk and dv are summed up before they are added, so that rounding does not grow with their number.
 const QUERIES: usize = 256;

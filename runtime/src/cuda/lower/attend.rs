@@ -60,7 +60,9 @@ struct Launches<'l> {
 
 impl Site<'_> {
     pub(super) fn attend(&mut self, op: OpId) -> Result<Vec<Command>, Fail> {
-        let OpKind::Attend { q, state, q_block, kv_block, init, .. } = self.kind(op) else { return Ok(Vec::new()) };
+        let OpKind::Attend { q, state, q_block, kv_block, init, .. } = self.kind(op) else {
+            return Ok(Vec::new());
+        };
         self.expect(state, Tensor::State)?;
         let (q_region, kv_region) = (Arc::clone(self.region(q_block)), Arc::clone(self.region(kv_block)));
         if init {
@@ -121,7 +123,8 @@ impl Site<'_> {
             }
         }
         (self.held, self.received) = before;
-        let positions = keys.iter().flat_map(|run| run.positions.iter().map(|&p| u64::from(p.cast_unsigned())));
+        let positions =
+            keys.iter().flat_map(|run| run.positions.iter().map(|&p| u64::from(p.cast_unsigned())));
         let mut tokens: Vec<u64> = positions.collect();
         tokens.sort_unstable();
         let all = Region { tokens, heads: launch.heads };

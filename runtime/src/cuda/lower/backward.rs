@@ -36,8 +36,19 @@ struct Gradients {
 
 impl Site<'_> {
     pub(super) fn attend_backward(&mut self, op: OpId) -> Result<Vec<Command>, Fail> {
-        let OpKind::AttendBackward { q, delta, kv, dq, dkv, q_block, kv_block, dkv_block, mask, init_dq, init_dkv } =
-            self.kind(op)
+        let OpKind::AttendBackward {
+            q,
+            delta,
+            kv,
+            dq,
+            dkv,
+            q_block,
+            kv_block,
+            dkv_block,
+            mask,
+            init_dq,
+            init_dkv,
+        } = self.kind(op)
         else {
             return Ok(Vec::new());
         };
@@ -69,7 +80,8 @@ impl Site<'_> {
         let widths = [lse.rows.heads, delta.rows.heads];
         let kv_heads = self.region(kv_block).heads;
         let group = self.common.plan.shape.group();
-        let slices = slices(q_region.heads, kv_heads, group, self.batch(), &widths).ok_or(not_held(kv.first))?;
+        let slices =
+            slices(q_region.heads, kv_heads, group, self.batch(), &widths).ok_or(not_held(kv.first))?;
         for (run, gradients) in &keys {
             for &slice in &slices {
                 commands.push(self.backward(&queries, (run, gradients), slice)?);

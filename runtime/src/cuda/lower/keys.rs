@@ -75,22 +75,37 @@ impl Site<'_> {
             let runs: Vec<Range<usize>> = piece.runs.iter().map(|r| r.from..r.from + r.len).collect();
             let hidden = |range: &Range<usize>| {
                 let keys = token_set(&held.tokens[range.clone()]);
-                let own: u128 = runs.iter().map(|r| pairs(self, mask, queries, &held.tokens[r.clone()])).sum();
+                let own: u128 =
+                    runs.iter().map(|r| pairs(self, mask, queries, &held.tokens[r.clone()])).sum();
                 mask != MaskId::NONE && work::pairs(plan.mask(mask), queries, &keys) == own
             };
             let whole = runs[0].start..runs[runs.len() - 1].end;
             let runs = if runs.len() > 1 && widen && hidden(&whole) { vec![whole] } else { runs };
             for run in runs {
-                let positions = held.tokens[run.clone()].iter().map(|&x| position(x)).collect::<Result<_, _>>()?;
+                let positions =
+                    held.tokens[run.clone()].iter().map(|&x| position(x)).collect::<Result<_, _>>()?;
                 let received = self.received[usize::from(piece.buf.0)];
-                all.push(KeyRun { k: piece.rows, v, token: run.start, head: piece.head, positions, received });
+                all.push(KeyRun {
+                    k: piece.rows,
+                    v,
+                    token: run.start,
+                    head: piece.head,
+                    positions,
+                    received,
+                });
             }
         }
         Ok(all)
     }
 
     /// What the queries of `launch` attend where only those of `q_block` take part, over the hull of `kv_block`.
-    pub(super) fn bounds(&self, launch: &Region, q: &Region, kv: &Region, mask: MaskId) -> Result<Bounds, Fail> {
+    pub(super) fn bounds(
+        &self,
+        launch: &Region,
+        q: &Region,
+        kv: &Region,
+        mask: MaskId,
+    ) -> Result<Bounds, Fail> {
         let (Some(&first), Some(&last)) = (kv.tokens.first(), kv.tokens.last()) else {
             return Err(Cause::NotHeld { buffer: 0 }.into());
         };

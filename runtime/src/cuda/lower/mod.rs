@@ -16,7 +16,7 @@ use ringlab_kernels::gpu::GpuError;
 use ringlab_kernels::spec::{Dims, Dtype, HeadDim, WorkOrder};
 use ringlab_sim::plan::{Buf, Bufs, MessageId, OpId, OpKind, Part, Plan, Rank, Slots, Tensor, part_of};
 
-use super::command::{Address, Command, Kernel, Strip};
+use super::command::{Address, Command, Kernel, Parcel, Strip};
 use super::device::Gpu;
 use super::error::CudaError;
 use super::folds::Folds;
@@ -79,9 +79,16 @@ pub(super) fn not_held(buf: Buf) -> Fail {
 }
 
 impl<'a> Site<'a> {
-    pub fn new(common: &'a Common<'a>, rank: Rank, gpu: &'a dyn Gpu, memory: &'a Memory, folds: &'a Folds) -> Self {
+    pub fn new(
+        common: &'a Common<'a>,
+        rank: Rank,
+        gpu: &'a dyn Gpu,
+        memory: &'a Memory,
+        folds: &'a Folds,
+    ) -> Self {
         let buffers = &common.plan.programs[rank as usize].buffers;
-        let held = buffers.iter().map(|b| b.role.initial().map(|block| Arc::clone(&common.regions[block as usize])));
+        let held =
+            buffers.iter().map(|b| b.role.initial().map(|block| Arc::clone(&common.regions[block as usize])));
         Self {
             common,
             rank,
@@ -156,13 +163,41 @@ impl<'a> Site<'a> {
             let (Some(pieces), Some(to)) = (found, into(part)) else {
                 return Err(self.error(op, not_held(bufs.first)));
             };
-            let copies: Vec<Strip> = pieces.iter().flat_map(|p| strips(p, (&to, 0), region.heads())).collect();
+            let copies: Vec<Strip> =
+                pieces.iter().flat_map(|p| strips(p, (&to, 0), region.heads())).collect();
             if !super::memory::is_carried(part, &self.common.plan.shape) {
                 counted += copies.iter().map(Strip::bytes).sum::<usize>();
             }
             all.extend(copies);
         }
         Ok((all, counted))
+    }
+
+    /// A message's block as parcels to its receiver, an array each, with the copies that gather it.
+    pub fn send_parcels(
+        &mut self,
+        op: OpId,
+        (message, bufs): (MessageId, Bufs),
+    ) -> Result<(Vec<Command>, Vec<Parcel>), CudaError> {
+        let m = *self.common.plan.message(message);
+        let region = Arc::clone(self.region(m.block));
+        let (mut before, mut parcels) = (Vec::new(), Vec::new());
+        for &part in m.tensor.parts() {
+            let (at, bytes, copies) = self.gathered(bufs, part, &region).map_err(|fail| self.error(op, fail))?;
+            before.extend(copies);
+            parcels.push(Parcel { peer: m.to, sends: true, at, bytes });
+        }
+        Ok((before, parcels))
+    }
+
+    /// The parcels that a receive takes.
+    pub fn receive_parcels(&self, op: OpId, message: MessageId, buf: Buf) -> Result<Vec<Parcel>, CudaError> {
+        let m = self.common.plan.message(message);
+        let parcel = |&part: &Part| {
+            let rows = self.now(buf, part).map_err(|fail| self.error(op, fail))?;
+            Ok(Parcel { peer: m.from, sends: false, at: rows.at, bytes: rows.bytes() })
+        };
+        m.tensor.parts().iter().map(parcel).collect()
     }
 
     /// An array of a buffer as it lies once the buffer holds `region`.
@@ -215,7 +250,8 @@ impl<'a> Site<'a> {
                 Some((buf, self.array(buf, part, &region)?, region))
             })
             .collect();
-        let held: Vec<(Buf, Rows, &Region)> = held.iter().map(|(buf, rows, r)| (*buf, *rows, r.as_ref())).collect();
+        let held: Vec<(Buf, Rows, &Region)> =
+            held.iter().map(|(buf, rows, r)| (*buf, *rows, r.as_ref())).collect();
         pieces(region, &held)
     }
 

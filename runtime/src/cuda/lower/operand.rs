@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ringlab_sim::plan::{Buf, Bufs, Part};
 
 use super::{Fail, Site, not_held};
-use crate::cuda::command::{Address, Command};
-use crate::cuda::memory::{Rows, is_scalar, number_bytes, strips};
+use crate::cuda::command::{Address, Command, Strip};
+use crate::cuda::memory::{Rows, strips};
 use crate::region::Region;
 
 /// Copies of what lay scattered, kept until one of the buffers changes.
@@ -27,7 +27,8 @@ struct Kept {
 
 impl Packed {
     pub fn forget(&mut self, buf: Buf) {
-        let (gone, kept) = std::mem::take(&mut self.kept).into_iter().partition(|k| k.bufs.iter().any(|b| b == buf));
+        let (gone, kept) =
+            std::mem::take(&mut self.kept).into_iter().partition(|k| k.bufs.iter().any(|b| b == buf));
         self.kept = kept;
         let gone: Vec<Kept> = gone;
         self.free.extend(gone.into_iter().map(|k| (k.rows.at, k.rows.bytes())));
@@ -69,18 +70,33 @@ impl Site<'_> {
         Ok((View { rows, token: 0, head: 0 }, commands))
     }
 
+    /// The rows of `region` without a gap: where, how many bytes, and the copies that make it so, into memory of its own.
+    pub(super) fn gathered(
+        &mut self,
+        bufs: Bufs,
+        part: Part,
+        region: &Arc<Region>,
+    ) -> Result<(Address, usize, Vec<Command>), Fail> {
+        let pieces = self.find(bufs, part, region).ok_or(not_held(bufs.first))?;
+        let shape = &self.common.plan.shape;
+        let mut rows = Rows::of(part, region, shape);
+        let bytes = rows.bytes();
+        let copies = |to: &Rows| -> Vec<Strip> {
+            pieces.iter().flat_map(|piece| strips(piece, (to, 0), region.heads())).collect()
+        };
+        if let [whole] = copies(&rows)[..]
+            && whole.rows == 1
+        {
+            return Ok((whole.from, bytes, Vec::new()));
+        }
+        self.packed.bytes += bytes;
+        rows.at = self.gpu.allocate(bytes)?;
+        Ok((rows.at, bytes, copies(&rows).into_iter().map(Command::Copy).collect()))
+    }
+
     /// Memory for a packed array.
     fn room(&mut self, part: Part, region: &Region) -> Result<Rows, Fail> {
-        let shape = &self.common.plan.shape;
-        let mut rows = Rows {
-            at: 0,
-            number: number_bytes(part, shape),
-            width: part.width(shape) as usize,
-            scalar: is_scalar(part, shape),
-            batch: shape.batch as usize,
-            tokens: region.tokens.len(),
-            heads: region.heads(),
-        };
+        let mut rows = Rows::of(part, region, &self.common.plan.shape);
         let bytes = rows.bytes();
         rows.at = match self.packed.free.iter().position(|&(_, size)| size == bytes) {
             Some(i) => self.packed.free.swap_remove(i).0,

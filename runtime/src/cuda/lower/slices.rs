@@ -68,7 +68,10 @@ mod tests {
     fn unequal_groups_are_a_launch_a_kv_head() {
         // Heads 1 to 3 of groups of three: 1 and 2 read kv head 0, 3 reads kv head 1.
         let all = slices(heads(1, 3), heads(0, 2), 3, 1, &[3]).unwrap();
-        assert_eq!(all.iter().map(|s| (s.q_head, s.q_heads, s.kv_head)).collect::<Vec<_>>(), [(0, 2, 0), (2, 1, 1)]);
+        assert_eq!(
+            all.iter().map(|s| (s.q_head, s.q_heads, s.kv_head)).collect::<Vec<_>>(),
+            [(0, 2, 0), (2, 1, 1)]
+        );
     }
 
     #[test]

@@ -56,8 +56,11 @@ impl Site<'_> {
             let to = self.now(into, part)?;
             for mut piece in self.find(from.into(), part, &region).ok_or(not_held(from))? {
                 piece.runs = moved(&piece.runs, &place.tokens);
-                let number =
-                    if number_bytes(part, &self.common.plan.shape) == 4 { Number::F32 } else { Number::Rounded };
+                let number = if number_bytes(part, &self.common.plan.shape) == 4 {
+                    Number::F32
+                } else {
+                    Number::Rounded
+                };
                 for strip in strips(&piece, (&to, place.head), region.heads()) {
                     commands.push(self.launch(&Kernel::Add { dims, number, strip })?);
                 }

@@ -1,0 +1,7 @@
+//! The executor on made-up GPUs, held against the f64 reference.
+
+mod exact;
+mod kernels;
+mod mutations;
+mod support;
+mod world;

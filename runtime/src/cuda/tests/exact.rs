@@ -1,0 +1,113 @@
+//! Every schedule, number of ranks, mask and head grouping gives the reference's numbers, in whatever order streams go on.
+
+use ringlab_sim::mask::Pattern;
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::{self, ALL, Schedule};
+
+use super::support::{Case, problem, quick, shape, virtual_members};
+use crate::cuda::prepare::Session;
+use crate::cuda::{Copies, Mode, Options};
+
+/// cu_seqlens [0, 9, 17, 25, 37]: padded for zigzag.
+const DOCUMENTS: [u64; 4] = [9, 8, 8, 12];
+
+fn options() -> schedule::Options {
+    schedule::Options { pad: true, ..schedule::Options::new(Pass::Forward) }
+}
+
+fn allows(schedule: Schedule, pattern: Pattern) -> bool {
+    schedule != Schedule::DistFlash || pattern != Pattern::Full
+}
+
+/// Whether the schedule can share the heads out; refusing others is the builder's affair.
+fn shares(schedule: Schedule, case: &Case, ranks: u32) -> bool {
+    let heads = case.problem.shape.heads;
+    match schedule {
+        Schedule::Ulysses => schedule::kv_copies(&case.problem.shape, ranks).is_some(),
+        Schedule::MegatronSp => heads >= ranks,
+        _ => true,
+    }
+}
+
+fn check_all(case: &Case) {
+    for schedule in ALL.into_iter().filter(|&s| allows(s, case.problem.pattern)) {
+        for ranks in (1..=4).filter(|&ranks| shares(schedule, case, ranks)) {
+            case.check(schedule, ranks, &options(), &quick(), u64::from(ranks));
+        }
+    }
+}
+
+#[test]
+fn causal() {
+    check_all(&Case::new(problem(shape(4, 4, 1), Pattern::Causal, &[48]), 1));
+}
+
+#[test]
+fn full() {
+    check_all(&Case::new(problem(shape(4, 4, 1), Pattern::Full, &[48]), 2));
+}
+
+#[test]
+fn window() {
+    for width in [1, 20] {
+        check_all(&Case::new(problem(shape(4, 2, 1), Pattern::Window(width), &[48]), 3));
+    }
+}
+
+#[test]
+fn packed_documents() {
+    for pattern in [Pattern::Causal, Pattern::Full] {
+        check_all(&Case::new(problem(shape(4, 4, 1), pattern, &DOCUMENTS), 4));
+    }
+}
+
+#[test]
+fn grouped_heads_and_batches() {
+    for (heads, kv_heads, batch) in [(4, 1, 1), (6, 2, 2), (8, 4, 1)] {
+        check_all(&Case::new(problem(shape(heads, kv_heads, batch), Pattern::Causal, &[24]), 5));
+    }
+}
+
+#[test]
+fn every_way_of_moving_messages() {
+    let case = Case::new(problem(shape(4, 2, 1), Pattern::Causal, &[48]), 6);
+    for schedule in ALL {
+        for (chunks, prefetch, needed_only, copies) in [
+            (3, 1, false, Copies::Push),
+            (1, 0, true, Copies::Push),
+            (2, 2, true, Copies::Pull),
+            (1, 3, false, Copies::Pull),
+        ] {
+            let plan = schedule::Options { chunks, prefetch, needed_only, ..options() };
+            case.check(schedule, 4, &plan, &Options { copies, ..quick() }, 7);
+            let direct = schedule::Options { route: schedule::Route::Direct, ..plan };
+            if shares(schedule, &case, 3) {
+                case.check(schedule, 3, &direct, &Options { copies, mode: Mode::Stepwise, ..quick() }, 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_stream_is_slow() {
+    let case = Case::new(problem(shape(6, 3, 1), Pattern::Causal, &[24]), 9);
+    for schedule in ALL {
+        for seed in 0..12 {
+            case.check(schedule, 3, &options(), &quick(), seed);
+        }
+    }
+}
+
+#[test]
+fn virtual_ranks() {
+    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[64]), 10);
+    for schedule in ALL {
+        case.check_with(schedule, 8, &options(), |plan, inputs| {
+            let how = quick();
+            let session = Session::new(plan, inputs, &how, virtual_members(8, 1))?;
+            let run = session.run()?;
+            assert!(run.measured.is_virtual && run.measured.mode == Mode::Stepwise);
+            Ok(run)
+        });
+    }
+}
