@@ -318,7 +318,10 @@ impl Lowering<'_> {
                     }
                     OpKind::Recv { message, buffer } if self.by_nccl() => {
                         site.receive(i, message, buffer)?;
-                        Body::Parcels { before: Vec::new(), parcels: site.receive_parcels(i, message, buffer)? }
+                        Body::Parcels {
+                            before: Vec::new(),
+                            parcels: site.receive_parcels(i, message, buffer)?,
+                        }
                     }
                     OpKind::Send { message, buffer } => {
                         let strips = self.send(&site, i, (message, buffer), ends[message as usize][1])?;

@@ -16,7 +16,8 @@ pub type Heads<'a> = BTreeMap<usize, &'a [Parcel]>;
 impl Moved {
     fn first(&self, at: (usize, usize), parcels: &[Parcel], peer: usize, sends: bool) -> Option<usize> {
         let done = |i: usize| self.0.get(&at).is_some_and(|moved| moved[i]);
-        (0..parcels.len()).find(|&i| parcels[i].peer as usize == peer && parcels[i].sends == sends && !done(i))
+        (0..parcels.len())
+            .find(|&i| parcels[i].peer as usize == peer && parcels[i].sends == sends && !done(i))
     }
 
     /// A send and a receive of the group of `gpu` that can move now.

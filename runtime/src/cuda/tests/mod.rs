@@ -2,6 +2,7 @@
 
 mod exact;
 mod exchange;
+mod faults;
 mod kernels;
 mod mutations;
 mod support;

@@ -23,6 +23,8 @@ pub struct Trouble {
     pub lazy: Option<(usize, usize)>,
     /// A GPU's stream that never gets past its n-th command.
     pub stuck: Option<(usize, usize, usize)>,
+    /// A GPU's launch that never ends, by the order in which launches were prepared.
+    pub hung: Option<(usize, usize)>,
     /// Bytes that a GPU has.
     pub capacity: Option<usize>,
     /// A GPU that is lost after so many commands.
@@ -143,7 +145,8 @@ impl World {
             Some(Entry::Await(event, times)) => state.events[event.0].reached >= *times,
             Some(Entry::Command(Command::AwaitFlag(at))) => raised(*at),
             Some(Entry::Command(Command::Launch(launch))) => {
-                state.jobs[launch.0].flags().all(|flag| raised(flag.ptr) && flag.value == RAISED)
+                self.trouble.hung != Some((gpu, launch.0))
+                    && state.jobs[launch.0].flags().all(|flag| raised(flag.ptr) && flag.value == RAISED)
             }
             Some(Entry::Command(Command::Exchange(_))) => {
                 self.moved.may_go_on(gpu, stream, &heads(&self.gpus, stream))
