@@ -11,10 +11,14 @@
 //! attends only itself, from dividing noise by noise. Rows of queries without keys must be exact, 0 and `-inf`; they
 //! and any NaN give an infinite error.
 
+mod rows;
+
 use ringlab_kernels::reference;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::problem::Problem;
 use thiserror::Error;
+
+pub use rows::{Sample, verify_rows};
 
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::{Outcome, Results};
@@ -72,32 +76,44 @@ impl Reference {
     }
 
     fn compute(problem: &Problem, inputs: &Inputs, gradients: bool) -> Result<Self, VerifyError> {
-        inputs.validate()?;
-        let tokens = problem.tokens();
-        let n = i32::try_from(tokens).map_err(|_| VerifyError::TooLong(tokens))?;
-        let (lo, hi) = intervals(problem);
-        let shape = &inputs.shape;
-        let key_pos: Vec<i32> = (0..n).collect();
-        let exact = reference::Problem {
-            shape: reference::Shape {
-                batch: shape.batch as usize,
-                q_len: tokens as usize,
-                kv_len: tokens as usize,
-                heads: shape.heads as usize,
-                kv_heads: shape.kv_heads as usize,
-                head_dim: shape.head_dim as usize,
-            },
-            q: &inputs.q,
-            k: &inputs.k,
-            v: &inputs.v,
-            lo: &lo,
-            hi: &hi,
-            key_pos: &key_pos,
-            scale: f64::from(shape.head_dim).sqrt().recip(),
-        };
-        let gradients = if gradients { Some(exact.backward(&inputs.d_o)?) } else { None };
-        Ok(Self { head_dim: shape.head_dim as usize, forward: exact.forward()?, gradients })
+        exact_problem(problem, inputs, |exact| {
+            let gradients = if gradients { Some(exact.backward(&inputs.d_o)?) } else { None };
+            Ok(Self { head_dim: exact.shape.head_dim, forward: exact.forward()?, gradients })
+        })?
     }
+}
+
+/// Calls `f` with the problem as the reference takes it.
+fn exact_problem<R>(
+    problem: &Problem,
+    inputs: &Inputs,
+    f: impl FnOnce(&reference::Problem<'_, f32>) -> R,
+) -> Result<R, VerifyError> {
+    inputs.validate()?;
+    let tokens = problem.tokens();
+    let n = i32::try_from(tokens).map_err(|_| VerifyError::TooLong(tokens))?;
+    let (lo, hi) = intervals(problem);
+    let shape = &inputs.shape;
+    let key_pos: Vec<i32> = (0..n).collect();
+    let exact = reference::Problem {
+        shape: reference::Shape {
+            batch: shape.batch as usize,
+            q_len: tokens as usize,
+            kv_len: tokens as usize,
+            heads: shape.heads as usize,
+            kv_heads: shape.kv_heads as usize,
+            head_dim: shape.head_dim as usize,
+        },
+        q: &inputs.q,
+        k: &inputs.k,
+        v: &inputs.v,
+        lo: &lo,
+        hi: &hi,
+        key_pos: &key_pos,
+        scale: f64::from(shape.head_dim).sqrt().recip(),
+    };
+    exact.validate()?;
+    Ok(f(&exact))
 }
 
 /// First and last key of every query, by the definition of the patterns; the plan's masks have no part in it.

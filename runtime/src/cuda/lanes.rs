@@ -53,6 +53,12 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Commands of the stream that has most.
+    pub fn depth(&self) -> usize {
+        let count = |&stream: &usize| self.posts.iter().filter(|post| post.stream == stream).count();
+        self.streams.iter().map(count).max().unwrap_or(0)
+    }
+
     fn push(&mut self, stream: usize, command: Command) {
         self.posts.push(Post { stream, command, timing: false });
     }

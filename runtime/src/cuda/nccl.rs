@@ -26,7 +26,10 @@ pub(super) struct Comms {
 /// One communicator; aborted when it is dropped.
 struct Comm(sys::ncclComm_t);
 
-#[expect(unsafe_code, reason = "NCCL allows any thread to use a communicator, one at a time: the mutex around it")]
+#[expect(
+    unsafe_code,
+    reason = "NCCL allows any thread to use a communicator, one at a time: the mutex around it"
+)]
 unsafe impl Send for Comm {}
 
 impl Drop for Comm {
@@ -100,14 +103,21 @@ impl Comm {
         }
     }
 
-    fn first(id: &[u8; 128], rank: Rank, ranks: u32, options: &Nccl, limit: Duration) -> Result<Self, NcclError> {
+    fn first(
+        id: &[u8; 128],
+        rank: Rank,
+        ranks: u32,
+        options: &Nccl,
+        limit: Duration,
+    ) -> Result<Self, NcclError> {
         const DOING: &str = "join the group";
         let mut config = config(options);
         let id = sys::ncclUniqueId { internal: id.map(|b| std::ffi::c_char::from_ne_bytes([b])) };
         let mut comm = ptr::null_mut();
         let (rank, ranks) = (rank.cast_signed(), ranks.cast_signed());
         #[expect(unsafe_code, reason = "the GPU's context is current; id and config outlive the call")]
-        let answer = unsafe { result::comm_init_rank_config(&raw mut comm, ranks, id, rank, &raw mut config) };
+        let answer =
+            unsafe { result::comm_init_rank_config(&raw mut comm, ranks, id, rank, &raw mut config) };
         failed(DOING, answer)?;
         let comm = Self(comm);
         comm.settle(DOING, limit)?;
@@ -121,7 +131,8 @@ impl Comm {
         let mut comm = ptr::null_mut();
         #[expect(unsafe_code, reason = "the communicator is alive; the config outlives the call")]
         let answer =
-            unsafe { sys::ncclCommSplit(self.0, 0, rank.cast_signed(), &raw mut comm, &raw mut config) }.result();
+            unsafe { sys::ncclCommSplit(self.0, 0, rank.cast_signed(), &raw mut comm, &raw mut config) }
+                .result();
         failed(DOING, answer)?;
         self.settle(DOING, limit)?;
         let comm = Self(comm);
@@ -190,7 +201,9 @@ impl Comm {
             unsafe { result::send(ptr::with_exposed_provenance(data), bytes, kind, peer, self.0, stream) }?;
         } else {
             #[expect(unsafe_code, reason = "the bytes lie in an allocation that outlives the stream")]
-            unsafe { result::recv(ptr::with_exposed_provenance_mut(data), bytes, kind, peer, self.0, stream) }?;
+            unsafe {
+                result::recv(ptr::with_exposed_provenance_mut(data), bytes, kind, peer, self.0, stream)
+            }?;
         }
         Ok(())
     }

@@ -324,7 +324,9 @@ impl Gpu for RealGpu {
             Command::Launch(launch) => self.launch(stream, launch),
             Command::Exchange(ref parcels) => {
                 let comms = self.comms.get().ok_or(GpuError::Poisoned)?;
-                return comms.exchange(index, parcels, stream).map_err(|(doing, code)| Fault::Nccl(doing, code));
+                return comms
+                    .exchange(index, parcels, stream)
+                    .map_err(|(doing, code)| Fault::Nccl(doing, code));
             }
         }
         .map_err(Fault::Gpu)

@@ -1,6 +1,8 @@
 //! The executor on made-up GPUs, held against the f64 reference.
 
 mod exact;
+mod exchange;
+mod faults;
 mod kernels;
 mod mutations;
 mod support;

@@ -29,7 +29,8 @@ fn after(posts: &[Vec<Post>], from: Node, without: Node) -> BTreeSet<Node> {
     let mut open = vec![from];
     while let Some((g, i)) = open.pop() {
         let post = &posts[g][i];
-        let mut later = (i + 1..posts[g].len()).filter(|&j| posts[g][j].stream == post.stream).map(|j| (g, j));
+        let mut later =
+            (i + 1..posts[g].len()).filter(|&j| posts[g][j].stream == post.stream).map(|j| (g, j));
         // A stream goes on past a wait that is not there.
         let next = later.find(|&n| n != without);
         let woken = posts.iter().enumerate().flat_map(|(h, others)| {
@@ -62,7 +63,9 @@ fn idle(plan: &Plan, session: &Session<'_>) -> Vec<Command> {
             let written = |ops: &[Op]| {
                 let mut found = false;
                 ops.iter().for_each(|op| {
-                    op.kind.accesses(|b, access| found |= access != Access::Read && buffer.iter().any(|x| x == b));
+                    op.kind.accesses(|b, access| {
+                        found |= access != Access::Read && buffer.iter().any(|x| x == b)
+                    });
                 });
                 found
             };
@@ -106,7 +109,11 @@ fn drop_each(case: &Case, plan: &Plan, inputs: &Inputs, how: &Options) -> usize 
                 broken.run().map_or(true, |run| case.errors(&run).worst() > TOLERANCE)
             };
             let wrong = streams.iter().copied().any(is_wrong);
-            assert!(wrong, "{} of {}: rank {g} does without {:?}, post {i}", plan.pass, plan.name, posts[i].command);
+            assert!(
+                wrong,
+                "{} of {}: rank {g} does without {:?}, post {i}",
+                plan.pass, plan.name, posts[i].command
+            );
             needed += 1;
         }
     }
