@@ -9,7 +9,7 @@ use std::thread;
 use ringlab_kernels::reference::{self, QueryStats, Row};
 use ringlab_sim::problem::Problem;
 
-use super::{Errors, VerifyError, exact_problem, relative_error};
+use super::{Errors, VerifyError, exact_problem, l2_error, relative_error};
 use crate::inputs::{InputError, Inputs, SplitMix64};
 use crate::outcome::{Forward, Gradients, Outcome, Results};
 
@@ -53,8 +53,10 @@ fn forward(
     let (o, lse): (Vec<Vec<f64>>, Vec<f64>) = computed.into_iter().unzip();
     let index = |row: &Row| (row.batch * shape.heads + row.head) * shape.q_len + row.token;
     let found: Vec<f32> = rows.iter().map(|row| result.lse[index(row)]).collect();
+    let o = vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o)?;
     Ok(Errors {
-        o_max_rel_error: Some(vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o)?),
+        o_max_rel_error: Some(o.largest),
+        o_l2_error: Some(o.l2),
         lse_max_rel_error: Some(worse(&result.lse, relative_error("lse", &found, &lse, 1)?)),
         ..errors
     })
@@ -78,10 +80,16 @@ fn backward(
     let (dk, dv): (Vec<_>, Vec<_>) =
         on_all_cores(&keys, |&key| exact.key_gradient(d_o, stats, key)).into_iter().unzip();
     let key_side = (shape.kv_len, shape.kv_heads);
+    let dq = vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq)?;
+    let dk = vectors("dk", &result.dk, key_side, &keys, &dk)?;
+    let dv = vectors("dv", &result.dv, key_side, &keys, &dv)?;
     Ok(Errors {
-        dq_max_rel_error: Some(vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq)?),
-        dk_max_rel_error: Some(vectors("dk", &result.dk, key_side, &keys, &dk)?),
-        dv_max_rel_error: Some(vectors("dv", &result.dv, key_side, &keys, &dv)?),
+        dq_max_rel_error: Some(dq.largest),
+        dk_max_rel_error: Some(dk.largest),
+        dv_max_rel_error: Some(dv.largest),
+        dq_l2_error: Some(dq.l2),
+        dk_l2_error: Some(dk.l2),
+        dv_l2_error: Some(dv.l2),
         ..errors
     })
 }
@@ -109,14 +117,20 @@ fn deltas(shape: reference::Shape, forward: &Forward, d_o: &[f32], keys: &[Row])
     on_all_cores(&sequences, of_sequence).concat()
 }
 
-/// The error of some rows of a tensor `[batch][tokens][heads][head_dim]`.
+/// Both errors of a tensor.
+struct Both {
+    largest: f64,
+    l2: f64,
+}
+
+/// The errors of some rows of a tensor `[batch][tokens][heads][head_dim]`.
 fn vectors(
     name: &'static str,
     tensor: &[f32],
     (tokens, heads): (usize, usize),
     rows: &[Row],
     exact: &[Vec<f64>],
-) -> Result<f64, VerifyError> {
+) -> Result<Both, VerifyError> {
     let width = exact.first().map_or(1, Vec::len);
     let found: Vec<f32> = rows
         .iter()
@@ -125,7 +139,11 @@ fn vectors(
             tensor.get(at..at + width).unwrap_or_default().iter().copied()
         })
         .collect();
-    Ok(worse(tensor, relative_error(name, &found, &exact.concat(), width)?))
+    let exact = exact.concat();
+    Ok(Both {
+        largest: worse(tensor, relative_error(name, &found, &exact, width)?),
+        l2: worse(tensor, l2_error(&found, &exact)),
+    })
 }
 
 /// The error, infinite where the tensor has a NaN anywhere.

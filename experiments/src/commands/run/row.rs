@@ -8,6 +8,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
 use super::Done;
+use super::judge::Bounds;
 use crate::args::RunArgs;
 use crate::setup::Setup;
 
@@ -31,6 +32,11 @@ pub struct Row {
     pub dq_max_rel_error: Option<f64>,
     pub dk_max_rel_error: Option<f64>,
     pub dv_max_rel_error: Option<f64>,
+    /// In the L2 norm, over all compared elements.
+    pub o_l2_error: Option<f64>,
+    pub dq_l2_error: Option<f64>,
+    pub dk_l2_error: Option<f64>,
+    pub dv_l2_error: Option<f64>,
     /// Padding rows that are not exactly 0, or -inf for lse.
     pub wrong_padding_rows: usize,
     /// Rows of each tensor that were compared; `null` for all of them.
@@ -131,9 +137,13 @@ impl Row {
             dq_max_rel_error: finite(errors.dq_max_rel_error),
             dk_max_rel_error: finite(errors.dk_max_rel_error),
             dv_max_rel_error: finite(errors.dv_max_rel_error),
+            o_l2_error: finite(errors.o_l2_error),
+            dq_l2_error: finite(errors.dq_l2_error),
+            dk_l2_error: finite(errors.dk_l2_error),
+            dv_l2_error: finite(errors.dv_l2_error),
             wrong_padding_rows: errors.wrong_padding_rows,
             sampled_rows: sampled,
-            within_bound: errors.worst() <= args.max_error(),
+            within_bound: Bounds::of(args).hold(errors),
             dtype: plan.shape.dtype.to_string(),
             transport: transport(plan),
             mode: gpu.map(|g| g.mode.clone()),
@@ -165,15 +175,13 @@ impl Row {
         }
     }
 
-    /// The largest of all errors that there are.
-    pub fn worst_error(&self) -> Option<f64> {
-        let all = [
-            self.o_max_rel_error,
-            self.lse_max_rel_error,
-            self.dq_max_rel_error,
-            self.dk_max_rel_error,
-            self.dv_max_rel_error,
-        ];
+    /// The largest of the errors that are judged, lse's apart: of rows, or in the L2 norm.
+    pub fn worst_error(&self, by_l2_norm: bool) -> Option<f64> {
+        let all = if by_l2_norm {
+            [self.o_l2_error, self.dq_l2_error, self.dk_l2_error, self.dv_l2_error]
+        } else {
+            [self.o_max_rel_error, self.dq_max_rel_error, self.dk_max_rel_error, self.dv_max_rel_error]
+        };
         all.into_iter().flatten().reduce(f64::max)
     }
 }
