@@ -42,7 +42,10 @@ pub(super) fn choose(plan: &Plan, wanted: Mode, is_virtual: bool) -> Result<Choi
     }
 }
 
-fn fused(plan: &Plan) -> Result<(Vec<Folds>, Vec<Step>), (Rank, &'static str)> {
+/// A rank whose calls cannot be one launch, and why.
+type Obstacle = (Rank, &'static str);
+
+fn fused(plan: &Plan) -> Result<(Vec<Folds>, Vec<Step>), Obstacle> {
     if plan.transport == Transport::Nccl {
         return Err((0, "NCCL's transfers need SMs that a waiting launch holds"));
     }

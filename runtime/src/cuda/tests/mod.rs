@@ -5,5 +5,6 @@ mod exchange;
 mod faults;
 mod kernels;
 mod mutations;
+mod processes;
 mod support;
 mod world;

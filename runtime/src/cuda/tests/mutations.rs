@@ -62,11 +62,11 @@ fn idle(plan: &Plan, session: &Session<'_>) -> Vec<Command> {
             let OpKind::Send { message, buffer } = op.kind else { continue };
             let written = |ops: &[Op]| {
                 let mut found = false;
-                ops.iter().for_each(|op| {
+                for op in ops {
                     op.kind.accesses(|b, access| {
-                        found |= access != Access::Read && buffer.iter().any(|x| x == b)
+                        found |= access != Access::Read && buffer.iter().any(|x| x == b);
                     });
-                });
+                }
                 found
             };
             let m = plan.message(message);
@@ -98,9 +98,9 @@ fn drop_each(case: &Case, plan: &Plan, inputs: &Inputs, how: &Options) -> usize 
     let streams: BTreeSet<(usize, usize)> = used.collect();
     let mut needed = 0;
     for (g, posts) in original.iter().enumerate() {
-        for i in 0..posts.len() {
+        for (i, post) in posts.iter().enumerate() {
             let matters = cause(&original, (g, i)).is_some_and(|cause| matters(&original, cause, (g, i)));
-            if !matters || idle.contains(&posts[i].command) {
+            if !matters || idle.contains(&post.command) {
                 continue;
             }
             let is_wrong = |lazy: (usize, usize)| {
@@ -112,7 +112,7 @@ fn drop_each(case: &Case, plan: &Plan, inputs: &Inputs, how: &Options) -> usize 
             assert!(
                 wrong,
                 "{} of {}: rank {g} does without {:?}, post {i}",
-                plan.pass, plan.name, posts[i].command
+                plan.pass, plan.name, post.command
             );
             needed += 1;
         }
