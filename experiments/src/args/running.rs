@@ -89,7 +89,7 @@ pub struct RunArgs {
     /// seconds; else 32].
     #[arg(long, value_name = "N")]
     pub sample_rows: Option<usize>,
-    /// Runs before the measured ones [default: 0 on CPUs, 2 on GPUs].
+    /// Runs before the measured ones; at least 1 on GPUs, where it loads kernels [default: 0 on CPUs, 2 on GPUs].
     #[arg(long, value_name = "N")]
     pub warmup: Option<u32>,
     /// Measured runs, of which the median is shown [default: 1 on CPUs, 5 on GPUs].
@@ -192,10 +192,10 @@ impl RunArgs {
 
     /// Runs before the measured ones.
     pub fn warmup(&self) -> u32 {
-        self.warmup.unwrap_or(match self.backend {
-            Backend::Cpu => 0,
-            Backend::Cuda => 2,
-        })
+        match self.backend {
+            Backend::Cpu => self.warmup.unwrap_or(0),
+            Backend::Cuda => self.warmup.unwrap_or(2).max(1),
+        }
     }
 
     /// Measured runs.

@@ -59,11 +59,12 @@ pub struct Row {
     pub compute_s: f64,
     /// Time in which messages move, on the rank that has most of it.
     pub comm_s: f64,
-    /// On the rank that has most of it.
-    pub exposed_comm_s: f64,
-    pub bubble_ratio: f64,
+    /// On the rank that has most of it; not of virtual ranks, which take turns.
+    pub exposed_comm_s: Option<f64>,
+    /// Not of virtual ranks.
+    pub bubble_ratio: Option<f64>,
     pub imbalance: f64,
-    /// FLOPs by the mask's area over ranks and `time_s`.
+    /// FLOPs by the mask's area over ranks and `time_s`; not of virtual ranks.
     pub tflops_per_gpu: Option<f64>,
     /// What the simulator says of the same plan on `predicted_cluster`.
     pub predicted_s: Option<f64>,
@@ -121,6 +122,7 @@ impl Row {
         let timeline = &executed.outcome.timeline;
         let comm = (0..plan.ranks()).map(|r| communication(timeline, r)).max().unwrap_or(SimTime::ZERO);
         let predicted = prediction.as_ref();
+        let real = !executed.is_virtual();
         let notes: Vec<&str> = plan.notes.iter().chain(&executed.notes).map(String::as_str).collect();
         Self {
             schedule: plan.name.clone(),
@@ -156,11 +158,10 @@ impl Row {
             timeline_s: seconds(timeline.makespan),
             compute_s: seconds(metrics.ranks.iter().map(|r| r.busy).max().unwrap_or(SimTime::ZERO)),
             comm_s: seconds(comm),
-            exposed_comm_s: seconds(metrics.exposed_comm),
-            bubble_ratio: metrics.bubble_ratio,
+            exposed_comm_s: real.then(|| seconds(metrics.exposed_comm)),
+            bubble_ratio: real.then_some(metrics.bubble_ratio),
             imbalance: metrics.imbalance,
-            tflops_per_gpu: (time > 0.0 && !executed.is_virtual())
-                .then(|| plan.mask_area_flops() / (ranks * time) / 1e12),
+            tflops_per_gpu: (time > 0.0 && real).then(|| plan.mask_area_flops() / (ranks * time) / 1e12),
             predicted_s: predicted.map(|p| seconds(p.makespan)),
             predicted_bubble_ratio: predicted.map(|p| p.bubble_ratio),
             predicted_exposed_comm_s: predicted.map(|p| seconds(p.exposed_comm)),
