@@ -41,7 +41,11 @@ fn a_processor_is_calibrated_predicted_and_measured() {
     let cluster = calibrate(&path);
     let calibration = cluster.calibration.as_ref().unwrap();
     assert_eq!((cluster.nodes, cluster.gpus_per_node), (1, calibration.devices));
-    assert!(cluster.kernels.iter().all(|k| k.source.contains("single calls measured")), "{:?}", cluster.kernels);
+    assert!(
+        cluster.kernels.iter().all(|k| k.source.contains("single calls measured")),
+        "{:?}",
+        cluster.kernels
+    );
     assert!(calibration.spreads.iter().any(|u| matches!(u.of, Quantity::Kernel(..)) && u.samples > 9));
     if calibration.devices < 2 {
         let (code, _, error) = validate(&path, &[]);
@@ -68,7 +72,8 @@ fn a_processor_is_calibrated_predicted_and_measured() {
     assert!((number(&report, "mape") - mape).abs() < 1e-9);
     assert!((number(&report, "bias") - errors.iter().sum::<f64>() / 12.0).abs() < 1e-9);
 
-    let (code, ..) = validate(&path, &["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0"]);
+    let (code, ..) =
+        validate(&path, &["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0"]);
     assert_eq!(code, Some(1), "no prediction is exact to the last digit");
 }
 
@@ -81,14 +86,25 @@ fn clusters_of_no_machine_or_of_another_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("elsewhere.toml");
     let preset = ringlab(&["presets", "cpu-threads"]);
-    let calibration = "[calibration]\ndevice = \"Babbage\"\ndevices = 2\nversions = \"1\"\ndate = \"1840-01-01\"\n";
+    let calibration =
+        "[calibration]\ndevice = \"Babbage\"\ndevices = 2\nversions = \"1\"\ndate = \"1840-01-01\"\n";
     let spread = "spreads = [{ of = \"model\", spread = 0.1, residual = 0.0, samples = 1 }]\n";
     std::fs::write(&path, text(&preset.stdout) + calibration + spread).unwrap();
     let (code, _, error) = validate(&path, &[]);
     assert_eq!(code, Some(2));
     assert!(error.contains("was measured on another machine: device Babbage"), "{error}");
 
-    let shown = ringlab(&["simulate", "--cluster", path.to_str().unwrap(), "--cp", "2", "--dtype", "fp32", "--head-dim", "64"]);
+    let shown = ringlab(&[
+        "simulate",
+        "--cluster",
+        path.to_str().unwrap(),
+        "--cp",
+        "2",
+        "--dtype",
+        "fp32",
+        "--head-dim",
+        "64",
+    ]);
     let shown = text(&shown.stdout);
     assert!(shown.contains("90% interval by the calibration") && shown.contains("(±16.4%)"), "{shown}");
 }

@@ -127,18 +127,18 @@ fn length(name: &'static str, expected: usize, tensor: &[f32]) -> Result<(), Inp
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Test data needs to be repeatable, not unpredictable: ten lines
 /// instead of a dependency whose streams change between versions.
-struct SplitMix64(u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
 impl SplitMix64 {
     /// What the generator adds at each step.
     const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
     /// The same stream after so many numbers.
-    fn after(&self, numbers: u64) -> Self {
+    pub(crate) fn after(&self, numbers: u64) -> Self {
         Self(self.0.wrapping_add(numbers.wrapping_mul(Self::GAMMA)))
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(Self::GAMMA);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

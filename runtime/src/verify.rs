@@ -10,11 +10,23 @@
 //! elements of the reference. The second term keeps rows that are zero but for rounding, such as dq of a token that
 //! attends only itself, from dividing noise by noise. Rows of queries without keys must be exact, 0 and `-inf`; they
 //! and any NaN give an infinite error.
+//!
+//! Elements that are rounded to 16 bits on their way have a largest error that depends on the rows: dq of a query with few
+//! keys is a difference of numbers that were rounded before. What says whether a kernel is right is then the relative
+//! error in the L2 norm, over all compared elements:
+//!
+//! ```text
+//! sqrt( sum (x - ref)^2 / sum ref^2 )
+//! ```
+
+mod rows;
 
 use ringlab_kernels::reference;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::problem::Problem;
 use thiserror::Error;
+
+pub use rows::{Sample, verify_rows};
 
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::{Outcome, Results};
@@ -72,32 +84,44 @@ impl Reference {
     }
 
     fn compute(problem: &Problem, inputs: &Inputs, gradients: bool) -> Result<Self, VerifyError> {
-        inputs.validate()?;
-        let tokens = problem.tokens();
-        let n = i32::try_from(tokens).map_err(|_| VerifyError::TooLong(tokens))?;
-        let (lo, hi) = intervals(problem);
-        let shape = &inputs.shape;
-        let key_pos: Vec<i32> = (0..n).collect();
-        let exact = reference::Problem {
-            shape: reference::Shape {
-                batch: shape.batch as usize,
-                q_len: tokens as usize,
-                kv_len: tokens as usize,
-                heads: shape.heads as usize,
-                kv_heads: shape.kv_heads as usize,
-                head_dim: shape.head_dim as usize,
-            },
-            q: &inputs.q,
-            k: &inputs.k,
-            v: &inputs.v,
-            lo: &lo,
-            hi: &hi,
-            key_pos: &key_pos,
-            scale: f64::from(shape.head_dim).sqrt().recip(),
-        };
-        let gradients = if gradients { Some(exact.backward(&inputs.d_o)?) } else { None };
-        Ok(Self { head_dim: shape.head_dim as usize, forward: exact.forward()?, gradients })
+        exact_problem(problem, inputs, |exact| {
+            let gradients = if gradients { Some(exact.backward(&inputs.d_o)?) } else { None };
+            Ok(Self { head_dim: exact.shape.head_dim, forward: exact.forward()?, gradients })
+        })?
     }
+}
+
+/// Calls `f` with the problem as the reference takes it.
+fn exact_problem<R>(
+    problem: &Problem,
+    inputs: &Inputs,
+    f: impl FnOnce(&reference::Problem<'_, f32>) -> R,
+) -> Result<R, VerifyError> {
+    inputs.validate()?;
+    let tokens = problem.tokens();
+    let n = i32::try_from(tokens).map_err(|_| VerifyError::TooLong(tokens))?;
+    let (lo, hi) = intervals(problem);
+    let shape = &inputs.shape;
+    let key_pos: Vec<i32> = (0..n).collect();
+    let exact = reference::Problem {
+        shape: reference::Shape {
+            batch: shape.batch as usize,
+            q_len: tokens as usize,
+            kv_len: tokens as usize,
+            heads: shape.heads as usize,
+            kv_heads: shape.kv_heads as usize,
+            head_dim: shape.head_dim as usize,
+        },
+        q: &inputs.q,
+        k: &inputs.k,
+        v: &inputs.v,
+        lo: &lo,
+        hi: &hi,
+        key_pos: &key_pos,
+        scale: f64::from(shape.head_dim).sqrt().recip(),
+    };
+    exact.validate()?;
+    Ok(f(&exact))
 }
 
 /// First and last key of every query, by the definition of the patterns; the plan's masks have no part in it.
@@ -116,7 +140,7 @@ fn intervals(problem: &Problem) -> (Vec<i32>, Vec<i32>) {
     ends.into_iter().map(|(lo, hi)| (lo as i32, hi as i32)).unzip()
 }
 
-/// Largest relative errors; `None` for what the pass does not compute.
+/// Relative errors, the largest and in the L2 norm; `None` for what the pass does not compute.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Errors {
     /// Of the output.
@@ -129,12 +153,20 @@ pub struct Errors {
     pub dk_max_rel_error: Option<f64>,
     /// Of the values' gradient.
     pub dv_max_rel_error: Option<f64>,
+    /// Of the output, in the L2 norm.
+    pub o_l2_error: Option<f64>,
+    /// Of the queries' gradient, in the L2 norm.
+    pub dq_l2_error: Option<f64>,
+    /// Of the keys' gradient, in the L2 norm.
+    pub dk_l2_error: Option<f64>,
+    /// Of the values' gradient, in the L2 norm.
+    pub dv_l2_error: Option<f64>,
     /// Padding rows that are not exactly 0 or `-inf`.
     pub wrong_padding_rows: usize,
 }
 
 impl Errors {
-    /// The largest of all errors; infinite if a padding row is wrong.
+    /// The largest of all row errors; infinite if a padding row is wrong.
     pub fn worst(&self) -> f64 {
         let padding = if self.wrong_padding_rows > 0 { f64::INFINITY } else { 0.0 };
         let all = [
@@ -158,6 +190,7 @@ pub fn verify(outcome: &Outcome, exact: &Reference) -> Result<Errors, VerifyErro
     match &outcome.results {
         Results::Forward(result) => {
             errors.o_max_rel_error = Some(relative_error("o", &result.o, &exact.forward.o, d)?);
+            errors.o_l2_error = Some(l2_error(&result.o, &exact.forward.o));
             errors.lse_max_rel_error = Some(relative_error("lse", &result.lse, &exact.forward.lse, 1)?);
         }
         Results::Backward(result) => {
@@ -165,6 +198,9 @@ pub fn verify(outcome: &Outcome, exact: &Reference) -> Result<Errors, VerifyErro
             errors.dq_max_rel_error = Some(relative_error("dq", &result.dq, &gradients.dq, d)?);
             errors.dk_max_rel_error = Some(relative_error("dk", &result.dk, &gradients.dk, d)?);
             errors.dv_max_rel_error = Some(relative_error("dv", &result.dv, &gradients.dv, d)?);
+            errors.dq_l2_error = Some(l2_error(&result.dq, &gradients.dq));
+            errors.dk_l2_error = Some(l2_error(&result.dk, &gradients.dk));
+            errors.dv_l2_error = Some(l2_error(&result.dv, &gradients.dv));
         }
     }
     Ok(errors)
@@ -180,6 +216,19 @@ fn relative_error(name: &'static str, x: &[f32], exact: &[f64], width: usize) ->
     let rms = if count == 0 { 0.0 } else { (squares / count as f64).sqrt() };
     let rows = x.chunks_exact(width).zip(exact.chunks_exact(width));
     Ok(rows.map(|(x, exact)| row_error(x, exact, rms)).fold(0.0, f64::max))
+}
+
+/// The relative error in the L2 norm of tensors of one length, as the module defines it; infinite for a NaN.
+fn l2_error(x: &[f32], exact: &[f64]) -> f64 {
+    let sums = x.iter().zip(exact).fold((0.0, 0.0), |(off, all), (&x, &r)| {
+        let difference = f64::from(x) - r;
+        (difference.mul_add(difference, off), r.mul_add(r, all))
+    });
+    match sums {
+        (0.0, _) => 0.0,
+        (off, all) if off.is_finite() && all > 0.0 => (off / all).sqrt(),
+        _ => f64::INFINITY,
+    }
 }
 
 fn row_error(x: &[f32], exact: &[f64], rms: f64) -> f64 {
@@ -204,6 +253,15 @@ mod tests {
         let exact = [3.0, 4.0, 0.0, 0.0];
         let error = relative_error("o", &[3.0, 4.2, 0.0, 0.1], &exact, 2).unwrap();
         assert!((error - 0.05).abs() < 1e-6, "0.2 / 4 and 0.1 / rms 2.5: {error}");
+    }
+
+    #[test]
+    fn the_l2_norm_on_numbers_worked_by_hand() {
+        // Off by 0.3 and 0.4, so by 0.5, of a vector of length 5.
+        assert!((l2_error(&[3.3, 4.4], &[3.0, 4.0]) - 0.1).abs() < 1e-7);
+        assert_eq!(l2_error(&[0.0, 2.0], &[0.0, 2.0]), 0.0);
+        assert_eq!(l2_error(&[f32::NAN, 2.0], &[0.0, 2.0]), f64::INFINITY);
+        assert_eq!(l2_error(&[1.0], &[0.0]), f64::INFINITY);
     }
 
     #[test]

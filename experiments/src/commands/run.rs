@@ -31,7 +31,7 @@ use serde::Serialize;
 use self::advice::Environment;
 use self::engine::{Engine, is_failure};
 use self::executed::Executed;
-use self::judge::Judge;
+use self::judge::{Bounds, Judge};
 use self::row::{Full, Prediction, RankRow, Row};
 use self::scrape::{Scrape, Target};
 use self::world::World;
@@ -72,7 +72,9 @@ pub struct Report<'a> {
 struct Json<'a> {
     version: u32,
     backend: &'static str,
+    /// The largest error that is fine; of gradients on GPUs. `bounds` has all.
     max_error: f64,
+    bounds: Bounds,
     seed: u64,
     processes: u32,
     launcher: &'static str,
@@ -349,7 +351,8 @@ impl Report<'_> {
         Json {
             version: FORMAT_VERSION,
             backend: args.backend.name(),
-            max_error: args.max_error(),
+            max_error: Bounds::of(args).gradients,
+            bounds: Bounds::of(args),
             seed: args.seed,
             processes: self.processes,
             launcher: self.launcher,

@@ -109,13 +109,15 @@ impl Clock {
                 let [a, b] = self.asked[rank][round];
                 let [a, b] = [before(gpus[0], a, self.anchors[0])?, before(gpus[0], b, self.anchors[0])?];
                 let x = before(gpus[rank], self.answered[rank][round], self.anchors[rank])?;
-                best = best.min((b - a, (a + b) / 2 - x));
+                best = best.min((b - a, Offset::midpoint(a, b) - x));
             }
             offsets.push(best.1);
             error = error.max(best.0 / 2);
         }
         let first = offsets.iter().copied().min().unwrap_or(0);
-        offsets.iter_mut().for_each(|o| *o -= first);
+        for offset in &mut offsets {
+            *offset -= first;
+        }
         Ok((offsets, SimTime(u64::try_from(error).unwrap_or(0))))
     }
 }

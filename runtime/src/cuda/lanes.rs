@@ -53,8 +53,19 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Commands of the stream that has most.
+    pub fn depth(&self) -> usize {
+        let count = |&stream: &usize| self.posts.iter().filter(|post| post.stream == stream).count();
+        self.streams.iter().map(count).max().unwrap_or(0)
+    }
+
     fn push(&mut self, stream: usize, command: Command) {
         self.posts.push(Post { stream, command, timing: false });
+    }
+
+    fn extend(&mut self, stream: usize, commands: &[Command]) {
+        let posts = commands.iter().map(|c| Post { stream, command: c.clone(), timing: false });
+        self.posts.extend(posts);
     }
 
     fn record(&mut self, stream: usize, event: Event, timing: bool) {
@@ -127,7 +138,9 @@ impl Arranging<'_> {
                 self.wait(&mut program, &together, &done)?;
                 let events = [self.event()?, self.event()?];
                 self.body(&mut program, bodies, &together, events);
-                together.iter().for_each(|&op| done[op as usize] = Some(events));
+                for &op in &together {
+                    done[op as usize] = Some(events);
+                }
             }
         }
         for stream in program.streams.clone().into_iter().filter(|&s| s != 0) {
@@ -198,7 +211,7 @@ impl Arranging<'_> {
         match &bodies[together[0] as usize] {
             Body::Compute(commands) => {
                 program.record(stream, start, true);
-                commands.iter().for_each(|c| program.push(stream, c.clone()));
+                program.extend(stream, commands);
             }
             Body::Send { message, .. } => self.send(program, stream, *message, start),
             Body::Recv { message } => self.recv(program, stream, (*message, together[0]), start),
@@ -206,7 +219,7 @@ impl Arranging<'_> {
                 let mut all = Vec::new();
                 for &op in together {
                     if let Body::Parcels { before, parcels } = &bodies[op as usize] {
-                        before.iter().for_each(|c| program.push(stream, c.clone()));
+                        program.extend(stream, before);
                         all.extend(parcels.iter().copied());
                     }
                 }
@@ -260,7 +273,9 @@ impl Arranging<'_> {
     }
 
     fn copy(&self, program: &mut Program, stream: usize, message: MessageId) {
-        self.strips[message as usize].iter().for_each(|&s| program.push(stream, Command::Copy(s)));
+        for &strip in &self.strips[message as usize] {
+            program.push(stream, Command::Copy(strip));
+        }
     }
 }
 
@@ -290,13 +305,15 @@ pub(super) fn one_by_one(order: &[Step], bodies: &[Vec<Body>], gpu: &dyn Gpu) ->
         match step {
             Step::Compute(rank, op) => {
                 if let Body::Compute(commands) = &bodies[rank as usize][op as usize] {
-                    commands.iter().for_each(|c| program.push(0, c.clone()));
+                    program.extend(0, commands);
                 }
                 program.timed.push(Timed { rank, op, start, end });
             }
             Step::Transfer { send, recv, .. } => {
                 if let Body::Send { strips, .. } = &bodies[send.0 as usize][send.1 as usize] {
-                    strips.iter().for_each(|&s| program.push(0, Command::Copy(s)));
+                    for &strip in strips {
+                        program.push(0, Command::Copy(strip));
+                    }
                 }
                 program.timed.extend([send, recv].map(|(rank, op)| Timed { rank, op, start, end }));
             }

@@ -83,7 +83,9 @@ impl Memory {
     ) -> Result<Self, E> {
         let mut used: Vec<bool> = program.buffers.iter().map(|b| b.role.initial().is_some()).collect();
         program.ops.iter().for_each(|op| op.kind.accesses(|b, _| used[usize::from(b.0)] = true));
-        unused.iter().for_each(|b| used[usize::from(b.0)] = false);
+        for buf in unused {
+            used[usize::from(buf.0)] = false;
+        }
         let mut slots = Vec::new();
         for (i, (buffer, used)) in program.buffers.iter().zip(used).enumerate() {
             let rows = (buffer.bytes.0 / buffer.tensor.bytes(shape, 1, 1).0) as usize;

@@ -15,6 +15,7 @@ mod lanes;
 mod lower;
 mod measure;
 mod memory;
+mod mode;
 mod nccl;
 mod open;
 mod options;

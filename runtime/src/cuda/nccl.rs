@@ -26,11 +26,17 @@ pub(super) struct Comms {
 /// One communicator; aborted when it is dropped.
 struct Comm(sys::ncclComm_t);
 
-#[expect(unsafe_code, reason = "NCCL allows any thread to use a communicator, one at a time: the mutex around it")]
+#[expect(
+    unsafe_code,
+    reason = "NCCL allows any thread to use a communicator, one at a time: the mutex around it"
+)]
 unsafe impl Send for Comm {}
 
 impl Drop for Comm {
     fn drop(&mut self) {
+        if self.0.is_null() {
+            return;
+        }
         #[expect(unsafe_code, reason = "the communicator is alive and dropped once")]
         // A communicator that cannot be aborted leaks; nothing depends on it any more.
         let _ = unsafe { result::comm_abort(self.0) };
@@ -100,16 +106,25 @@ impl Comm {
         }
     }
 
-    fn first(id: &[u8; 128], rank: Rank, ranks: u32, options: &Nccl, limit: Duration) -> Result<Self, NcclError> {
+    fn first(
+        id: &[u8; 128],
+        rank: Rank,
+        ranks: u32,
+        options: &Nccl,
+        limit: Duration,
+    ) -> Result<Self, NcclError> {
         const DOING: &str = "join the group";
         let mut config = config(options);
         let id = sys::ncclUniqueId { internal: id.map(|b| std::ffi::c_char::from_ne_bytes([b])) };
-        let mut comm = ptr::null_mut();
         let (rank, ranks) = (rank.cast_signed(), ranks.cast_signed());
-        #[expect(unsafe_code, reason = "the GPU's context is current; id and config outlive the call")]
-        let answer = unsafe { result::comm_init_rank_config(&raw mut comm, ranks, id, rank, &raw mut config) };
+        let slot = Slot::new();
+        #[expect(
+            unsafe_code,
+            reason = "the GPU's context is current; NCCL copies the config, the slot stays"
+        )]
+        let answer = unsafe { result::comm_init_rank_config(slot.0, ranks, id, rank, &raw mut config) };
         failed(DOING, answer)?;
-        let comm = Self(comm);
+        let comm = slot.take();
         comm.settle(DOING, limit)?;
         Ok(comm)
     }
@@ -118,15 +133,29 @@ impl Comm {
     fn another(&self, rank: Rank, options: &Nccl, limit: Duration) -> Result<Self, NcclError> {
         const DOING: &str = "open another communicator";
         let mut config = config(options);
-        let mut comm = ptr::null_mut();
-        #[expect(unsafe_code, reason = "the communicator is alive; the config outlives the call")]
+        let slot = Slot::new();
+        #[expect(unsafe_code, reason = "the communicator is alive; NCCL copies the config, the slot stays")]
         let answer =
-            unsafe { sys::ncclCommSplit(self.0, 0, rank.cast_signed(), &raw mut comm, &raw mut config) }.result();
+            unsafe { sys::ncclCommSplit(self.0, 0, rank.cast_signed(), slot.0, &raw mut config) }.result();
         failed(DOING, answer)?;
         self.settle(DOING, limit)?;
-        let comm = Self(comm);
+        let comm = slot.take();
         comm.settle(DOING, limit)?;
         Ok(comm)
+    }
+}
+
+/// Where NCCL writes a communicator's address, maybe long after a call that did not wait for it: never freed.
+struct Slot(*mut sys::ncclComm_t);
+
+impl Slot {
+    fn new() -> Self {
+        Self(Box::leak(Box::new(ptr::null_mut())))
+    }
+
+    fn take(self) -> Comm {
+        #[expect(unsafe_code, reason = "the box was leaked, and NCCL has said that it is done with it")]
+        Comm(unsafe { *self.0 })
     }
 }
 
@@ -190,7 +219,9 @@ impl Comm {
             unsafe { result::send(ptr::with_exposed_provenance(data), bytes, kind, peer, self.0, stream) }?;
         } else {
             #[expect(unsafe_code, reason = "the bytes lie in an allocation that outlives the stream")]
-            unsafe { result::recv(ptr::with_exposed_provenance_mut(data), bytes, kind, peer, self.0, stream) }?;
+            unsafe {
+                result::recv(ptr::with_exposed_provenance_mut(data), bytes, kind, peer, self.0, stream)
+            }?;
         }
         Ok(())
     }

@@ -42,8 +42,16 @@ impl Session<'_> {
 
     /// Runs the plan once; `recorded` times every operation, `poisoned` fills what it must write with NaN before.
     pub fn pass(&self, recorded: bool, poisoned: bool) -> Result<Pass, CudaError> {
+        // Without this, what was posted would wait for ever, and whoever frees its memory with it.
+        self.unreleased_pass(recorded, poisoned).inspect_err(|_| self.release(&self.finished))
+    }
+
+    fn unreleased_pass(&self, recorded: bool, poisoned: bool) -> Result<Pass, CudaError> {
         let gpus = self.gpus();
         self.lower_flags(poisoned)?;
+        if self.is_deep {
+            self.open_gates()?;
+        }
         let posting = thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, recorded))).collect();
@@ -52,7 +60,7 @@ impl Session<'_> {
             });
             times.collect::<Result<Vec<Duration>, CudaError>>()
         })?;
-        if !self.is_virtual {
+        if !self.is_virtual && !self.is_deep {
             self.open_gates()?;
         }
         self.wait(&self.finished)?;
@@ -134,18 +142,7 @@ impl Session<'_> {
 
     /// Waits until one event of each GPU has been reached.
     fn wait(&self, events: &[Event]) -> Result<(), CudaError> {
-        match self.wait_for(events, self.options.timeout) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                let error = self.time_out();
-                self.release(events);
-                Err(error)
-            }
-            Err(error) => {
-                self.release(events);
-                Err(error)
-            }
-        }
+        if self.wait_for(events, self.options.timeout)? { Ok(()) } else { Err(self.time_out()) }
     }
 
     fn wait_for(&self, events: &[Event], limit: Duration) -> Result<bool, CudaError> {

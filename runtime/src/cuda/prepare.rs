@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUresult;
 use ringlab_kernels::gpu::GpuError;
 use ringlab_kernels::spec::{Dtype, HeadDim, WorkOrder};
 use ringlab_sim::plan::{OpId, OpKind, Part, Plan, Rank, Transport};
-use ringlab_sim::problem::{self, Pass};
+use ringlab_sim::problem;
 use ringlab_sim::units::Bytes;
 
 use super::clock::{Barrier, Clock};
@@ -18,8 +18,8 @@ use super::folds::Folds;
 use super::lanes::{Arranging, Body, Program, by_flag, ends, one_by_one};
 use super::lower::{Common, Site};
 use super::memory::Memory;
+use super::mode::{Choice, choose};
 use super::options::{Mode, Options};
-use super::sequence::{Step, sequence};
 use super::tensors::{self, Holder};
 use crate::cpu::memory::regions;
 use crate::cpu::tensors::real_tokens;
@@ -59,6 +59,8 @@ pub(super) struct Session<'a> {
     pub lowered: Vec<Event>,
     pub finished: Vec<Event>,
     pub is_virtual: bool,
+    /// Whether a stream gets more commands than a GPU takes ahead, so that gates are opened before posting.
+    pub is_deep: bool,
     pub mode: Mode,
     pub notes: Vec<String>,
     pub peak_bytes: Vec<Bytes>,
@@ -69,6 +71,9 @@ pub(super) struct Session<'a> {
     pub held: Vec<Vec<Option<Arc<Region>>>>,
 }
 
+/// Commands that one stream takes while it waits; at 1024 the driver's call blocks.
+const AHEAD: usize = 900;
+
 /// The kernels' element type and head dimension.
 pub(super) fn kernel_types(plan: &Plan) -> Result<(Dtype, HeadDim), CudaError> {
     let dtype = match plan.shape.dtype {
@@ -78,57 +83,6 @@ pub(super) fn kernel_types(plan: &Plan) -> Result<(Dtype, HeadDim), CudaError> {
     };
     let head_dim = HeadDim::try_from(plan.shape.head_dim as usize);
     Ok((dtype, head_dim.map_err(|_| CudaError::HeadDim(plan.shape.head_dim))?))
-}
-
-/// What is folded on every rank, the order of operations, the mode that came of it, and what to tell.
-struct Choice {
-    folds: Vec<Folds>,
-    order: Vec<Step>,
-    mode: Mode,
-    notes: Vec<String>,
-}
-
-fn choose(plan: &Plan, wanted: Mode, is_virtual: bool) -> Result<Choice, CudaError> {
-    let stepwise = |notes| {
-        let folds: Vec<Folds> = plan.programs.iter().map(Folds::of).collect();
-        let order = sequence(plan, &folds).map_err(|place| CudaError::Deadlock { place })?;
-        Ok(Choice { folds, order, mode: Mode::Stepwise, notes })
-    };
-    let because = |reason: &str| stepwise(vec![format!("attention is launched step by step: {reason}")]);
-    match wanted {
-        Mode::Stepwise => return stepwise(Vec::new()),
-        _ if plan.pass == Pass::Backward => return because("only a forward can be fused"),
-        _ if is_virtual => return because("virtual ranks take turns"),
-        _ => {}
-    }
-    match fused(plan) {
-        Ok((folds, order)) if folds.iter().any(|f| !f.followers.is_empty()) => {
-            let mode = if wanted == Mode::Auto { Mode::FusedSegments } else { wanted };
-            Ok(Choice { folds, order, mode, notes: Vec::new() })
-        }
-        Ok(_) => stepwise(Vec::new()),
-        Err((_, reason)) if wanted == Mode::Auto => because(reason),
-        Err((rank, reason)) => Err(CudaError::NotFusable { rank, reason }),
-    }
-}
-
-fn fused(plan: &Plan) -> Result<(Vec<Folds>, Vec<Step>), (Rank, &'static str)> {
-    if plan.transport == Transport::Nccl {
-        return Err((0, "NCCL's transfers need SMs that a waiting launch holds"));
-    }
-    let mut folds = Vec::new();
-    for (rank, program) in (0..).zip(&plan.programs) {
-        let found = Folds::fused(plan, program).map_err(|reason| (rank, reason))?;
-        let late = |op: OpId, w: OpId| w > op && !by_flag(plan, rank, &found, op, w);
-        if found.followers.keys().any(|&op| found.waits(program, op).into_iter().any(|w| late(op, w))) {
-            return Err((rank, "a later call waits for more than its keys"));
-        }
-        folds.push(found);
-    }
-    let order = sequence(plan, &folds).map_err(|place| {
-        (place.rank, "keys would overwrite others that are still needed (a prefetch of P - 1 gives each step its own room)")
-    })?;
-    Ok((folds, order))
 }
 
 impl<'a> Session<'a> {
@@ -173,6 +127,10 @@ impl<'a> Session<'a> {
         } else {
             lowering.arrange(&lowered)?
         };
+        let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
+        if is_deep {
+            notes.push("the program is too long to be posted ahead: times include the host's posting".into());
+        }
         let carried = tensors::carried_bytes(plan);
         if carried > 0 {
             notes.push(format!("{} go along with messages beyond what the plan counts", Bytes(carried)));
@@ -200,6 +158,7 @@ impl<'a> Session<'a> {
             lowered: done,
             finished,
             is_virtual,
+            is_deep,
             mode,
             notes,
             peak_bytes,
@@ -318,7 +277,10 @@ impl Lowering<'_> {
                     }
                     OpKind::Recv { message, buffer } if self.by_nccl() => {
                         site.receive(i, message, buffer)?;
-                        Body::Parcels { before: Vec::new(), parcels: site.receive_parcels(i, message, buffer)? }
+                        Body::Parcels {
+                            before: Vec::new(),
+                            parcels: site.receive_parcels(i, message, buffer)?,
+                        }
                     }
                     OpKind::Send { message, buffer } => {
                         let strips = self.send(&site, i, (message, buffer), ends[message as usize][1])?;

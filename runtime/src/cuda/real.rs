@@ -19,6 +19,8 @@ use super::options::Nccl;
 
 /// One GPU with its streams.
 pub(super) struct RealGpu {
+    /// Dropped first: transfers end before their streams and their memory.
+    comms: OnceLock<Comms>,
     device: Device,
     ordinal: usize,
     /// Created at their first use.
@@ -29,7 +31,6 @@ pub(super) struct RealGpu {
     buffers: Mutex<Vec<Buffer>>,
     events: Mutex<Vec<Arc<CudaEvent>>>,
     launches: Mutex<Vec<Arc<Prepared>>>,
-    comms: OnceLock<Comms>,
 }
 
 /// A kernel with its arguments.
@@ -214,7 +215,7 @@ impl RealGpu {
         }
     }
 
-    fn copy(&self, stream: &CudaStream, strip: Strip) -> Result<(), GpuError> {
+    fn copy(stream: &CudaStream, strip: Strip) -> Result<(), GpuError> {
         if strip.rows == 1 {
             #[expect(unsafe_code, reason = "both ranges lie in allocations that outlive the stream")]
             return unsafe {
@@ -315,7 +316,7 @@ impl Gpu for RealGpu {
                     .result()
                     .doing("raise a flag")
             }
-            Command::Copy(strip) => self.copy(stream, strip),
+            Command::Copy(strip) => Self::copy(stream, strip),
             Command::Fill { at, bytes, byte } =>
             {
                 #[expect(unsafe_code, reason = "the range lies in an allocation of this GPU")]
@@ -324,7 +325,9 @@ impl Gpu for RealGpu {
             Command::Launch(launch) => self.launch(stream, launch),
             Command::Exchange(ref parcels) => {
                 let comms = self.comms.get().ok_or(GpuError::Poisoned)?;
-                return comms.exchange(index, parcels, stream).map_err(|(doing, code)| Fault::Nccl(doing, code));
+                return comms
+                    .exchange(index, parcels, stream)
+                    .map_err(|(doing, code)| Fault::Nccl(doing, code));
             }
         }
         .map_err(Fault::Gpu)

@@ -46,8 +46,6 @@ pub struct Situation<'a> {
     pub nodes: u32,
     /// Whether attention runs as one grid that holds every SM from its first step to its last.
     pub persistent: bool,
-    /// Runs before the measured ones.
-    pub warmup: u32,
     /// The most CTAs of a transfer, where an option says so; it wins over the variables.
     pub max_ctas: Option<u32>,
 }

@@ -6,10 +6,6 @@ pub(super) fn of(name: &str, value: &str, s: &Situation<'_>) -> Option<Finding> 
     match name {
         "CUDA_LAUNCH_BLOCKING" if is_on(value) => Some(blocking(s)),
         "CUDA_DEVICE_MAX_CONNECTIONS" => connections(value, s),
-        "CUDA_MODULE_LOADING" if s.warmup == 0 && value.eq_ignore_ascii_case("LAZY") => Some(finding(
-            "kernels are loaded at their first launch, which is a measured one: there are no warm-up runs",
-            "--warmup 1, or EAGER",
-        )),
         "CUDA_VISIBLE_DEVICES" => visible(value, s),
         _ => None,
     }

@@ -8,4 +8,5 @@ mod measured;
 mod mutations;
 mod numbers;
 mod random;
+mod rows;
 mod support;

@@ -61,7 +61,6 @@ impl Case {
             ranks_here: 2,
             nodes: 1,
             persistent: true,
-            warmup: 1,
             max_ctas: None,
         }
     }
@@ -139,13 +138,12 @@ fn settings_that_hurt_nothing_keep_quiet() {
 #[test]
 fn settings_of_the_network_matter_between_nodes_only() {
     let case = Case::new(Transport::Nccl);
-    let s = Situation { nodes: 2, warmup: 0, ..case.situation() };
+    let s = Situation { nodes: 2, ..case.situation() };
     assert_says("NCCL_IB_DISABLE=1", &s, "TCP", "0");
     assert_says("NCCL_NET_GDR_LEVEL=0", &s, "through host memory", "SYS");
     assert_says("NCCL_SOCKET_IFNAME=lo", &s, "the other 1 nodes", "eth0");
     assert_eq!(about("NCCL_SOCKET_IFNAME=^lo,docker0", &s), None);
     assert_eq!(about("NCCL_NET_GDR_LEVEL=5", &s), None);
-    assert_says("CUDA_MODULE_LOADING=LAZY", &s, "first launch", "--warmup");
 }
 
 #[test]

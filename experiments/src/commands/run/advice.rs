@@ -41,7 +41,6 @@ impl Environment {
                 ranks_here: world.ranks_here(),
                 nodes: world.nodes(),
                 persistent: pass.executed.gpu.as_ref().is_some_and(|g| g.mode.starts_with("fused")),
-                warmup: args.warmup(),
                 max_ctas: args.gpu.nccl_ctas,
             };
             for found in advise(variables, &situation) {

@@ -22,8 +22,8 @@ const AGAIN: &str = "RINGLAB_STARTED_AGAIN";
 pub fn check(args: &RunArgs) -> Result<()> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.trace, &args.plot, &args.timeline_csv])?;
-    if !args.max_error().is_finite() || args.max_error() < 0.0 {
-        bail!("--max-error must be a finite number that is not negative, not {}", args.max_error());
+    if let Some(bound) = args.max_error.filter(|bound| !bound.is_finite() || *bound < 0.0) {
+        bail!("--max-error must be a finite number that is not negative, not {bound}");
     }
     let foreign = args.only_for_gpus();
     if args.backend == Backend::Cpu && !foreign.is_empty() {

@@ -8,6 +8,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
 use super::Done;
+use super::judge::Bounds;
 use crate::args::RunArgs;
 use crate::setup::Setup;
 
@@ -31,6 +32,11 @@ pub struct Row {
     pub dq_max_rel_error: Option<f64>,
     pub dk_max_rel_error: Option<f64>,
     pub dv_max_rel_error: Option<f64>,
+    /// In the L2 norm, over all compared elements.
+    pub o_l2_error: Option<f64>,
+    pub dq_l2_error: Option<f64>,
+    pub dk_l2_error: Option<f64>,
+    pub dv_l2_error: Option<f64>,
     /// Padding rows that are not exactly 0, or -inf for lse.
     pub wrong_padding_rows: usize,
     /// Rows of each tensor that were compared; `null` for all of them.
@@ -53,11 +59,12 @@ pub struct Row {
     pub compute_s: f64,
     /// Time in which messages move, on the rank that has most of it.
     pub comm_s: f64,
-    /// On the rank that has most of it.
-    pub exposed_comm_s: f64,
-    pub bubble_ratio: f64,
+    /// On the rank that has most of it; not of virtual ranks, which take turns.
+    pub exposed_comm_s: Option<f64>,
+    /// Not of virtual ranks.
+    pub bubble_ratio: Option<f64>,
     pub imbalance: f64,
-    /// FLOPs by the mask's area over ranks and `time_s`.
+    /// FLOPs by the mask's area over ranks and `time_s`; not of virtual ranks.
     pub tflops_per_gpu: Option<f64>,
     /// What the simulator says of the same plan on `predicted_cluster`.
     pub predicted_s: Option<f64>,
@@ -115,6 +122,7 @@ impl Row {
         let timeline = &executed.outcome.timeline;
         let comm = (0..plan.ranks()).map(|r| communication(timeline, r)).max().unwrap_or(SimTime::ZERO);
         let predicted = prediction.as_ref();
+        let real = !executed.is_virtual();
         let notes: Vec<&str> = plan.notes.iter().chain(&executed.notes).map(String::as_str).collect();
         Self {
             schedule: plan.name.clone(),
@@ -131,9 +139,13 @@ impl Row {
             dq_max_rel_error: finite(errors.dq_max_rel_error),
             dk_max_rel_error: finite(errors.dk_max_rel_error),
             dv_max_rel_error: finite(errors.dv_max_rel_error),
+            o_l2_error: finite(errors.o_l2_error),
+            dq_l2_error: finite(errors.dq_l2_error),
+            dk_l2_error: finite(errors.dk_l2_error),
+            dv_l2_error: finite(errors.dv_l2_error),
             wrong_padding_rows: errors.wrong_padding_rows,
             sampled_rows: sampled,
-            within_bound: errors.worst() <= args.max_error(),
+            within_bound: Bounds::of(args).hold(errors),
             dtype: plan.shape.dtype.to_string(),
             transport: transport(plan),
             mode: gpu.map(|g| g.mode.clone()),
@@ -146,11 +158,10 @@ impl Row {
             timeline_s: seconds(timeline.makespan),
             compute_s: seconds(metrics.ranks.iter().map(|r| r.busy).max().unwrap_or(SimTime::ZERO)),
             comm_s: seconds(comm),
-            exposed_comm_s: seconds(metrics.exposed_comm),
-            bubble_ratio: metrics.bubble_ratio,
+            exposed_comm_s: real.then(|| seconds(metrics.exposed_comm)),
+            bubble_ratio: real.then_some(metrics.bubble_ratio),
             imbalance: metrics.imbalance,
-            tflops_per_gpu: (time > 0.0 && !executed.is_virtual())
-                .then(|| plan.mask_area_flops() / (ranks * time) / 1e12),
+            tflops_per_gpu: (time > 0.0 && real).then(|| plan.mask_area_flops() / (ranks * time) / 1e12),
             predicted_s: predicted.map(|p| seconds(p.makespan)),
             predicted_bubble_ratio: predicted.map(|p| p.bubble_ratio),
             predicted_exposed_comm_s: predicted.map(|p| seconds(p.exposed_comm)),
@@ -165,15 +176,13 @@ impl Row {
         }
     }
 
-    /// The largest of all errors that there are.
-    pub fn worst_error(&self) -> Option<f64> {
-        let all = [
-            self.o_max_rel_error,
-            self.lse_max_rel_error,
-            self.dq_max_rel_error,
-            self.dk_max_rel_error,
-            self.dv_max_rel_error,
-        ];
+    /// The largest of the errors that are judged, lse's apart: of rows, or in the L2 norm.
+    pub fn worst_error(&self, by_l2_norm: bool) -> Option<f64> {
+        let all = if by_l2_norm {
+            [self.o_l2_error, self.dq_l2_error, self.dk_l2_error, self.dv_l2_error]
+        } else {
+            [self.o_max_rel_error, self.dq_max_rel_error, self.dk_max_rel_error, self.dv_max_rel_error]
+        };
         all.into_iter().flatten().reduce(f64::max)
     }
 }

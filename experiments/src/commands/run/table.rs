@@ -1,6 +1,7 @@
 //! The result for people.
 
 use super::Report;
+use super::judge::Bounds;
 use super::row::{RankRow, Row, bytes, seconds};
 use crate::args::{Backend, RunArgs};
 use crate::grid::grid;
@@ -109,8 +110,8 @@ fn times(args: &RunArgs, rows: &[Row]) -> String {
             percent(Some(r.spread)),
             seconds(r.compute_s),
             seconds(r.comm_s),
-            seconds(r.exposed_comm_s),
-            percent(Some(r.bubble_ratio)),
+            time(r.exposed_comm_s),
+            percent(r.bubble_ratio),
             r.tflops_per_gpu.map_or("-".into(), |t| format!("{t:.0}")),
             time(r.predicted_s),
             r.prediction_error.map_or("-".into(), |e| format!("{:+.1}%", 100.0 * e)),
@@ -141,6 +142,7 @@ fn numbers(args: &RunArgs, rows: &[Row]) -> String {
             bytes(r.bytes_moved),
             bytes(r.peak_memory_bytes),
             bytes(r.planned_memory_bytes),
+            error(r.worst_error(true)),
             error(r.o_max_rel_error),
             error(r.lse_max_rel_error),
             error(r.dq_max_rel_error),
@@ -149,7 +151,8 @@ fn numbers(args: &RunArgs, rows: &[Row]) -> String {
             verdict(r, "good"),
         ]
     });
-    let header = ["schedule", "pass", "moved", "memory", "planned", "o", "lse", "dq", "dk", "dv", "verdict"];
+    let header =
+        ["schedule", "pass", "moved", "memory", "planned", "L2", "o", "lse", "dq", "dk", "dv", "verdict"];
     grid(header, 2, cells)
 }
 
@@ -159,11 +162,15 @@ fn growth(args: &RunArgs, rows: &[Row]) -> String {
     keys.sort_unstable();
     keys.dedup();
     keys.sort_by_key(|key| rows.iter().position(|r| (r.schedule.as_str(), r.pass.as_str()) == *key));
+    let by_l2_norm = Bounds::of(args).by_l2_norm;
     let mut cells = Vec::new();
     for (schedule, pass) in keys {
         let of = |cp: u32| rows.iter().find(|r| r.cp == cp && r.schedule == schedule && r.pass == pass);
-        let errors: Vec<(u32, f64)> =
-            args.errors_over_cp.iter().filter_map(|&cp| Some((cp, of(cp)?.worst_error()?))).collect();
+        let errors: Vec<(u32, f64)> = args
+            .errors_over_cp
+            .iter()
+            .filter_map(|&cp| Some((cp, of(cp)?.worst_error(by_l2_norm)?)))
+            .collect();
         let listed = errors.iter().map(|(cp, e)| format!("P={cp} {e:.1e}")).collect::<Vec<_>>().join("  ");
         let least = errors.iter().min_by_key(|(cp, _)| *cp);
         let most = errors.iter().max_by_key(|(cp, _)| *cp);
@@ -217,15 +224,24 @@ fn notes(args: &RunArgs, report: &Report<'_>) -> String {
         None => String::new(),
     };
     text += &compared;
-    let good = if args.backend == Backend::Cpu { "exact" } else { "good" };
-    text += &format!(
-        "  o, lse, dq, dk, dv: largest relative error against plain softmax in f64; {good}: all at most {:e}\n",
-        args.max_error()
-    );
+    text += &judged(Bounds::of(args));
     if args.backend == Backend::Cuda {
         text += &on_gpus(report);
     }
     text + &report.environment.lines(report.rows.len())
+}
+
+/// What the errors are and which are good.
+fn judged(bounds: Bounds) -> String {
+    let Bounds { by_l2_norm, o, lse, gradients } = bounds;
+    let rows = "o, lse, dq, dk, dv: largest relative error against plain softmax in f64";
+    if by_l2_norm {
+        return format!(
+            "  {rows}, by rows\n  L2: relative error in the L2 norm, the worst of the pass's tensors; good: o at most {o:e}, \
+             gradients {gradients:e}, lse's rows {lse:e}\n"
+        );
+    }
+    format!("  {rows}; exact: all at most {o:e}\n")
 }
 
 /// How the times of a run on GPUs are to be read.
@@ -259,10 +275,8 @@ fn on_gpus(report: &Report<'_>) -> String {
     match &row.predicted_cluster {
         Some(cluster) => text += &format!("  predicted: the same plan simulated on {cluster} (--cluster)\n"),
         None if !row.is_virtual => {
-            text += &format!(
-                "  no prediction: {}\n",
-                report.unpredicted.unwrap_or("the cluster has no such kernel")
-            )
+            let why = report.unpredicted.unwrap_or("the cluster has no such kernel");
+            text += &format!("  no prediction: {why}\n");
         }
         None => {}
     }

@@ -115,7 +115,7 @@ impl Site<'_> {
         let mut from = op + 1;
         for &follower in followers {
             for receive in from..follower {
-                self.arrive(receive)?;
+                self.arrive(receive);
             }
             from = follower + 1;
             if let OpKind::Attend { kv, kv_block, .. } = self.kind(follower) {
@@ -133,14 +133,13 @@ impl Site<'_> {
     }
 
     /// A buffer's contents once a later receive has ended.
-    fn arrive(&mut self, op: OpId) -> Result<(), Fail> {
+    fn arrive(&mut self, op: OpId) {
         if let OpKind::Recv { message, buffer } = self.kind(op) {
             let block = self.common.plan.message(message).block;
             let region = Arc::clone(self.region(block));
             self.held[usize::from(buffer.0)] = Some(region);
             self.received[usize::from(buffer.0)] = Some(op);
         }
-        Ok(())
     }
 
     fn output(&mut self, finish: OpId, held: &Arc<Region>) -> Result<OutRows, Fail> {

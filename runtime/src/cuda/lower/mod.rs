@@ -183,7 +183,8 @@ impl<'a> Site<'a> {
         let region = Arc::clone(self.region(m.block));
         let (mut before, mut parcels) = (Vec::new(), Vec::new());
         for &part in m.tensor.parts() {
-            let (at, bytes, copies) = self.gathered(bufs, part, &region).map_err(|fail| self.error(op, fail))?;
+            let (at, bytes, copies) =
+                self.gathered(bufs, part, &region).map_err(|fail| self.error(op, fail))?;
             before.extend(copies);
             parcels.push(Parcel { peer: m.to, sends: true, at, bytes });
         }

@@ -98,12 +98,11 @@ impl Site<'_> {
     fn room(&mut self, part: Part, region: &Region) -> Result<Rows, Fail> {
         let mut rows = Rows::of(part, region, &self.common.plan.shape);
         let bytes = rows.bytes();
-        rows.at = match self.packed.free.iter().position(|&(_, size)| size == bytes) {
-            Some(i) => self.packed.free.swap_remove(i).0,
-            None => {
-                self.packed.bytes += bytes;
-                self.gpu.allocate(bytes)?
-            }
+        rows.at = if let Some(i) = self.packed.free.iter().position(|&(_, size)| size == bytes) {
+            self.packed.free.swap_remove(i).0
+        } else {
+            self.packed.bytes += bytes;
+            self.gpu.allocate(bytes)?
         };
         Ok(rows)
     }

@@ -5,8 +5,24 @@ use std::sync::Arc;
 use ringlab_sim::plan::{Buf, Bufs, Part, Tensor};
 
 use super::{Fail, Site, not_held};
-use crate::cuda::command::{Command, Kernel, Number};
+use crate::cuda::command::{Command, Kernel, Number, Strip};
 use crate::cuda::memory::{moved, number_bytes, strips};
+
+/// Bytes of a row that the adding kernel takes at most: it counts columns in 32 bits.
+const LONGEST: usize = 1 << 30;
+
+/// A row cut into rows of at most so many bytes.
+fn parts(strip: Strip, longest: usize) -> Vec<Strip> {
+    if strip.rows != 1 || strip.row_bytes <= longest {
+        return vec![strip];
+    }
+    let part = |at: usize| {
+        let bytes = longest.min(strip.row_bytes - at);
+        let (to, from) = (strip.to + at as u64, strip.from + at as u64);
+        Strip { to, from, rows: 1, row_bytes: bytes, to_pitch: bytes, from_pitch: bytes }
+    };
+    (0..strip.row_bytes).step_by(longest).map(part).collect()
+}
 
 impl Site<'_> {
     pub(super) fn preprocess(&mut self, q: Bufs, delta: Buf, block: u32) -> Result<Vec<Command>, Fail> {
@@ -61,7 +77,8 @@ impl Site<'_> {
                 } else {
                     Number::Rounded
                 };
-                for strip in strips(&piece, (&to, place.head), region.heads()) {
+                let all = strips(&piece, (&to, place.head), region.heads());
+                for strip in all.into_iter().flat_map(|strip| parts(strip, LONGEST)) {
                     commands.push(self.launch(&Kernel::Add { dims, number, strip })?);
                 }
             }
@@ -82,5 +99,18 @@ impl Site<'_> {
             out: self.out_rows(out, &region)?.from(0, 0),
         };
         Ok(vec![self.launch(&kernel)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_rows_are_cut_and_nothing_is_lost() {
+        let row = Strip { to: 1000, from: 0, rows: 1, row_bytes: 80, to_pitch: 80, from_pitch: 80 };
+        let cut: Vec<_> = parts(row, 32).iter().map(|s| (s.to, s.from, s.row_bytes)).collect();
+        assert_eq!(cut, [(1000, 0, 32), (1032, 32, 32), (1064, 64, 16)]);
+        assert_eq!(parts(row, 80), [row]);
     }
 }

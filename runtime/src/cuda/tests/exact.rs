@@ -1,11 +1,13 @@
 //! Every schedule, number of ranks, mask and head grouping gives the reference's numbers, in whatever order streams go on.
 
 use ringlab_sim::mask::Pattern;
+use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{self, ALL, Schedule};
 
-use super::support::{Case, problem, quick, shape, virtual_members};
-use crate::cuda::prepare::Session;
+use super::support::{Case, members, problem, quick, shape, virtual_members};
+use super::world::Trouble;
+use crate::cuda::prepare::{Members, Session};
 use crate::cuda::{Copies, Mode, Options};
 
 /// cu_seqlens [0, 9, 17, 25, 37]: padded for zigzag.
@@ -94,6 +96,43 @@ fn whatever_stream_is_slow() {
     for schedule in ALL {
         for seed in 0..12 {
             case.check(schedule, 3, &options(), &quick(), seed);
+        }
+    }
+}
+
+#[test]
+fn fused_launches_wait_for_chunks() {
+    for pattern in [Pattern::Causal, Pattern::Window(20)] {
+        let case = Case::new(problem(shape(4, 2, 1), pattern, &[48]), 14);
+        let room = schedule::Options { chunks: 3, prefetch: 3, ..options() };
+        for schedule in [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash] {
+            for mode in [Mode::FusedQueries, Mode::FusedSegments] {
+                for copies in [Copies::Push, Copies::Pull] {
+                    let how = Options { mode, copies, ..quick() };
+                    case.check_with(schedule, 4, &room, |plan, inputs| {
+                        let run = Session::new(plan, inputs, &how, members(4, 2, Trouble::default()))?.run()?;
+                        let fuses = plan.pass == Pass::Forward;
+                        assert_eq!(run.measured.mode, if fuses { mode } else { Mode::Stepwise });
+                        Ok(run)
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn through_nccl() {
+    let case = Case::new(problem(shape(6, 3, 1), Pattern::Causal, &[48]), 12);
+    let nccl = schedule::Options { transport: Transport::Nccl, ..options() };
+    for schedule in ALL {
+        for (ranks, by_barrier) in [(2, false), (3, true), (4, false)] {
+            if shares(schedule, &case, ranks) {
+                case.check_with(schedule, ranks, &nccl, |plan, inputs| {
+                    let members = Members { by_barrier, ..members(ranks, 5, Trouble::default()) };
+                    Session::new(plan, inputs, &quick(), members)?.run()
+                });
+            }
         }
     }
 }

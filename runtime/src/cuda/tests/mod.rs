@@ -1,7 +1,10 @@
 //! The executor on made-up GPUs, held against the f64 reference.
 
 mod exact;
+mod exchange;
+mod faults;
 mod kernels;
 mod mutations;
+mod processes;
 mod support;
 mod world;

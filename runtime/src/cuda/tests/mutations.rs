@@ -29,7 +29,8 @@ fn after(posts: &[Vec<Post>], from: Node, without: Node) -> BTreeSet<Node> {
     let mut open = vec![from];
     while let Some((g, i)) = open.pop() {
         let post = &posts[g][i];
-        let mut later = (i + 1..posts[g].len()).filter(|&j| posts[g][j].stream == post.stream).map(|j| (g, j));
+        let mut later =
+            (i + 1..posts[g].len()).filter(|&j| posts[g][j].stream == post.stream).map(|j| (g, j));
         // A stream goes on past a wait that is not there.
         let next = later.find(|&n| n != without);
         let woken = posts.iter().enumerate().flat_map(|(h, others)| {
@@ -61,9 +62,11 @@ fn idle(plan: &Plan, session: &Session<'_>) -> Vec<Command> {
             let OpKind::Send { message, buffer } = op.kind else { continue };
             let written = |ops: &[Op]| {
                 let mut found = false;
-                ops.iter().for_each(|op| {
-                    op.kind.accesses(|b, access| found |= access != Access::Read && buffer.iter().any(|x| x == b));
-                });
+                for op in ops {
+                    op.kind.accesses(|b, access| {
+                        found |= access != Access::Read && buffer.iter().any(|x| x == b);
+                    });
+                }
                 found
             };
             let m = plan.message(message);
@@ -95,9 +98,9 @@ fn drop_each(case: &Case, plan: &Plan, inputs: &Inputs, how: &Options) -> usize 
     let streams: BTreeSet<(usize, usize)> = used.collect();
     let mut needed = 0;
     for (g, posts) in original.iter().enumerate() {
-        for i in 0..posts.len() {
+        for (i, post) in posts.iter().enumerate() {
             let matters = cause(&original, (g, i)).is_some_and(|cause| matters(&original, cause, (g, i)));
-            if !matters || idle.contains(&posts[i].command) {
+            if !matters || idle.contains(&post.command) {
                 continue;
             }
             let is_wrong = |lazy: (usize, usize)| {
@@ -106,7 +109,11 @@ fn drop_each(case: &Case, plan: &Plan, inputs: &Inputs, how: &Options) -> usize 
                 broken.run().map_or(true, |run| case.errors(&run).worst() > TOLERANCE)
             };
             let wrong = streams.iter().copied().any(is_wrong);
-            assert!(wrong, "{} of {}: rank {g} does without {:?}, post {i}", plan.pass, plan.name, posts[i].command);
+            assert!(
+                wrong,
+                "{} of {}: rank {g} does without {:?}, post {i}",
+                plan.pass, plan.name, post.command
+            );
             needed += 1;
         }
     }

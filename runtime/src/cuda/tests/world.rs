@@ -10,6 +10,7 @@ use cudarc::driver::sys::CUresult;
 use ringlab_kernels::gpu::GpuError;
 use ringlab_sim::units::SimTime;
 
+use super::exchange::{Heads, Moved};
 use super::kernels::Job;
 use crate::cuda::command::{Address, Command, Event, Kernel, Launch, Strip};
 use crate::cuda::device::{Fault, Gpu, RAISED, RELEASED};
@@ -22,6 +23,8 @@ pub struct Trouble {
     pub lazy: Option<(usize, usize)>,
     /// A GPU's stream that never gets past its n-th command.
     pub stuck: Option<(usize, usize, usize)>,
+    /// A GPU's launch that never ends, by the order in which launches were prepared.
+    pub hung: Option<(usize, usize)>,
     /// Bytes that a GPU has.
     pub capacity: Option<usize>,
     /// A GPU that is lost after so many commands.
@@ -62,6 +65,7 @@ pub struct World {
     now: u64,
     commands: usize,
     trouble: Trouble,
+    moved: Moved,
 }
 
 /// Allocations by address; those of GPU g start at `(g + 1) << 40`.
@@ -112,6 +116,7 @@ impl World {
             now: 0,
             commands: 0,
             trouble,
+            moved: Moved::default(),
         };
         for gpu in 0..gpus {
             for stream in 0..STREAMS {
@@ -140,10 +145,28 @@ impl World {
             Some(Entry::Await(event, times)) => state.events[event.0].reached >= *times,
             Some(Entry::Command(Command::AwaitFlag(at))) => raised(*at),
             Some(Entry::Command(Command::Launch(launch))) => {
-                state.jobs[launch.0].flags().all(|flag| raised(flag.ptr) && flag.value == RAISED)
+                self.trouble.hung != Some((gpu, launch.0))
+                    && state.jobs[launch.0].flags().all(|flag| raised(flag.ptr) && flag.value == RAISED)
+            }
+            Some(Entry::Command(Command::Exchange(_))) => {
+                self.moved.may_go_on(gpu, stream, &heads(&self.gpus, stream))
             }
             Some(Entry::Command(_)) => true,
         }
+    }
+
+    /// Lets the group at the head of a stream move; whether it is still there.
+    fn exchange(&mut self, gpu: usize, stream: usize) -> bool {
+        if !matches!(self.gpus[gpu].streams[stream].front(), Some(Entry::Command(Command::Exchange(_)))) {
+            return false;
+        }
+        let heads = heads(&self.gpus, stream);
+        if self.moved.ended(gpu, stream, &heads) {
+            self.moved.forget(gpu, stream);
+            return false;
+        }
+        self.moved.go_on(gpu, stream, &heads, &mut self.memory);
+        true
     }
 
     /// One stream goes on by half a command; false if none can.
@@ -171,6 +194,9 @@ impl World {
     }
 
     fn go_on(&mut self, gpu: usize, stream: usize) {
+        if self.exchange(gpu, stream) {
+            return;
+        }
         let first = !self.gpus[gpu].half[stream];
         let in_halves = matches!(
             self.gpus[gpu].streams[stream].front(),
@@ -205,8 +231,7 @@ impl World {
                 self.memory.bytes_mut(at, bytes).fill(byte);
             }
             Command::Launch(launch) => self.gpus[gpu].jobs[launch.0].run(&mut self.memory, gpu, first),
-            Command::AwaitFlag(_) | Command::Await(_) => {}
-            Command::Exchange(_) => panic!("no NCCL here"),
+            Command::AwaitFlag(_) | Command::Await(_) | Command::Exchange(_) => {}
         }
     }
 
@@ -224,6 +249,17 @@ impl World {
             self.memory.bytes_mut(at(strip.to, strip.to_pitch), data.len()).copy_from_slice(&data);
         }
     }
+}
+
+/// The groups at the heads of the GPUs' streams of this number.
+fn heads(gpus: &[State], stream: usize) -> Heads<'_> {
+    let mut heads = Heads::new();
+    for (gpu, state) in gpus.iter().enumerate() {
+        if let Some(Entry::Command(Command::Exchange(parcels))) = state.streams[stream].front() {
+            heads.insert(gpu, parcels);
+        }
+    }
+    heads
 }
 
 /// One GPU of a made-up machine.

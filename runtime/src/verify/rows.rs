@@ -1,0 +1,183 @@
+//! Comparison of some rows of a result with f64, for sequences that are too long to be computed whole.
+//!
+//! Errors are those that [`super`] defines, with `rms` over the sampled rows. o, lse and dq of a query are computed from
+//! all its keys; dk and dv of a key from all its queries, whose lse and delta are taken from the forward that the backward
+//! was given: a wrong lse shows in the forward's own rows. The whole of each tensor is searched for NaN.
+
+use std::thread;
+
+use ringlab_kernels::reference::{self, QueryStats, Row};
+use ringlab_sim::problem::Problem;
+
+use super::{Errors, VerifyError, exact_problem, l2_error, relative_error};
+use crate::inputs::{InputError, Inputs, SplitMix64};
+use crate::outcome::{Forward, Gradients, Outcome, Results};
+
+/// Which rows are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Rows of each tensor: the first and the last of a sequence, and others at random.
+    pub rows: usize,
+    /// The same seed picks the same rows.
+    pub seed: u64,
+}
+
+/// Compares some rows of each tensor of a result.
+///
+/// # Errors
+/// Inputs that do not fit the problem, or without the forward that a backward was given.
+pub fn verify_rows(
+    problem: &Problem,
+    inputs: &Inputs,
+    outcome: &Outcome,
+    sample: &Sample,
+) -> Result<Errors, VerifyError> {
+    let padding = Errors { wrong_padding_rows: outcome.wrong_padding_rows, ..Errors::default() };
+    exact_problem(problem, inputs, |exact| match &outcome.results {
+        Results::Forward(result) => forward(exact, result, sample, padding),
+        Results::Backward(result) => backward(exact, inputs, result, sample, padding),
+    })?
+}
+
+type Exact<'a> = reference::Problem<'a, f32>;
+
+fn forward(
+    exact: &Exact<'_>,
+    result: &Forward,
+    sample: &Sample,
+    errors: Errors,
+) -> Result<Errors, VerifyError> {
+    let shape = exact.shape;
+    let rows = pick(sample, 0, [shape.batch, shape.heads, shape.q_len]);
+    let computed = on_all_cores(&rows, |&row| exact.forward_row(row));
+    let (o, lse): (Vec<Vec<f64>>, Vec<f64>) = computed.into_iter().unzip();
+    let index = |row: &Row| (row.batch * shape.heads + row.head) * shape.q_len + row.token;
+    let found: Vec<f32> = rows.iter().map(|row| result.lse[index(row)]).collect();
+    let o = vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o)?;
+    Ok(Errors {
+        o_max_rel_error: Some(o.largest),
+        o_l2_error: Some(o.l2),
+        lse_max_rel_error: Some(worse(&result.lse, relative_error("lse", &found, &lse, 1)?)),
+        ..errors
+    })
+}
+
+fn backward(
+    exact: &Exact<'_>,
+    inputs: &Inputs,
+    result: &Gradients,
+    sample: &Sample,
+    errors: Errors,
+) -> Result<Errors, VerifyError> {
+    let (shape, d_o) = (exact.shape, &inputs.d_o[..]);
+    let forward = inputs.forward.as_ref().ok_or(InputError::NoForward)?;
+    let queries = pick(sample, 1, [shape.batch, shape.heads, shape.q_len]);
+    let dq = on_all_cores(&queries, |&row| exact.query_gradient(d_o, row));
+    let keys = pick(sample, 2, [shape.batch, shape.kv_heads, shape.kv_len]);
+    let lse: Vec<f64> = forward.lse.iter().map(|&x| f64::from(x)).collect();
+    let delta = deltas(shape, forward, d_o, &keys);
+    let stats = QueryStats { lse: &lse, delta: &delta };
+    let (dk, dv): (Vec<_>, Vec<_>) =
+        on_all_cores(&keys, |&key| exact.key_gradient(d_o, stats, key)).into_iter().unzip();
+    let key_side = (shape.kv_len, shape.kv_heads);
+    let dq = vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq)?;
+    let dk = vectors("dk", &result.dk, key_side, &keys, &dk)?;
+    let dv = vectors("dv", &result.dv, key_side, &keys, &dv)?;
+    Ok(Errors {
+        dq_max_rel_error: Some(dq.largest),
+        dk_max_rel_error: Some(dk.largest),
+        dv_max_rel_error: Some(dv.largest),
+        dq_l2_error: Some(dq.l2),
+        dk_l2_error: Some(dk.l2),
+        dv_l2_error: Some(dv.l2),
+        ..errors
+    })
+}
+
+/// rowsum(o * do) of every query that sees one of the keys' heads, `[batch][heads][q_len]`; 0 for others.
+fn deltas(shape: reference::Shape, forward: &Forward, d_o: &[f32], keys: &[Row]) -> Vec<f64> {
+    let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
+    let sequences: Vec<usize> = (0..shape.batch * shape.heads).collect();
+    let needed = |sequence: usize| {
+        let (batch, head) = (sequence / shape.heads, sequence % shape.heads);
+        keys.iter().any(|key| (key.batch, key.head) == (batch, head / group))
+    };
+    let of_sequence = |&sequence: &usize| -> Vec<f64> {
+        if !needed(sequence) {
+            return vec![0.0; shape.q_len];
+        }
+        let (batch, head) = (sequence / shape.heads, sequence % shape.heads);
+        let row = |token: usize| ((batch * shape.q_len + token) * shape.heads + head) * d;
+        let sum = |at: usize| -> f64 {
+            let both = forward.o[at..at + d].iter().zip(&d_o[at..at + d]);
+            both.map(|(&o, &g)| f64::from(o) * f64::from(g)).sum()
+        };
+        (0..shape.q_len).map(|token| sum(row(token))).collect()
+    };
+    on_all_cores(&sequences, of_sequence).concat()
+}
+
+/// Both errors of a tensor.
+struct Both {
+    largest: f64,
+    l2: f64,
+}
+
+/// The errors of some rows of a tensor `[batch][tokens][heads][head_dim]`.
+fn vectors(
+    name: &'static str,
+    tensor: &[f32],
+    (tokens, heads): (usize, usize),
+    rows: &[Row],
+    exact: &[Vec<f64>],
+) -> Result<Both, VerifyError> {
+    let width = exact.first().map_or(1, Vec::len);
+    let found: Vec<f32> = rows
+        .iter()
+        .flat_map(|row| {
+            let at = ((row.batch * tokens + row.token) * heads + row.head) * width;
+            tensor.get(at..at + width).unwrap_or_default().iter().copied()
+        })
+        .collect();
+    let exact = exact.concat();
+    Ok(Both {
+        largest: worse(tensor, relative_error(name, &found, &exact, width)?),
+        l2: worse(tensor, l2_error(&found, &exact)),
+    })
+}
+
+/// The error, infinite where the tensor has a NaN anywhere.
+fn worse(tensor: &[f32], error: f64) -> f64 {
+    if tensor.iter().any(|x| x.is_nan()) { f64::INFINITY } else { error }
+}
+
+/// The first and the last token of head 0, and others at random.
+fn pick(sample: &Sample, tensor: u64, [batch, heads, tokens]: [usize; 3]) -> Vec<Row> {
+    let mut random = SplitMix64(sample.seed).after(tensor << 32);
+    let mut below = |n: usize| (random.next() % n.max(1) as u64) as usize;
+    let ends = [0, tokens - 1].map(|token| Row { batch: 0, head: 0, token });
+    let others = (0..sample.rows.saturating_sub(2)).map(|_| Row {
+        batch: below(batch),
+        head: below(heads),
+        token: below(tokens),
+    });
+    ends.into_iter().chain(others).collect()
+}
+
+/// `f` of every item, in order.
+fn on_all_cores<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let each = items.len().div_ceil(threads).max(1);
+    thread::scope(|scope| {
+        let f = &f;
+        let parts: Vec<_> = items
+            .chunks(each)
+            .map(|part| scope.spawn(move || part.iter().map(f).collect::<Vec<R>>()))
+            .collect();
+        // A panic is a defect of the reference, and goes on.
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .collect()
+    })
+}
