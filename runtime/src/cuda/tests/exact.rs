@@ -105,12 +105,15 @@ fn fused_launches_wait_for_chunks() {
     for pattern in [Pattern::Causal, Pattern::Window(20)] {
         let case = Case::new(problem(shape(4, 2, 1), pattern, &[48]), 14);
         let room = schedule::Options { chunks: 3, prefetch: 3, ..options() };
-        for schedule in [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash] {
+        for schedule in
+            [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash]
+        {
             for mode in [Mode::FusedQueries, Mode::FusedSegments] {
                 for copies in [Copies::Push, Copies::Pull] {
                     let how = Options { mode, copies, ..quick() };
                     case.check_with(schedule, 4, &room, |plan, inputs| {
-                        let run = Session::new(plan, inputs, &how, members(4, 2, Trouble::default()))?.run()?;
+                        let run =
+                            Session::new(plan, inputs, &how, members(4, 2, Trouble::default()))?.run()?;
                         let fuses = plan.pass == Pass::Forward;
                         assert_eq!(run.measured.mode, if fuses { mode } else { Mode::Stepwise });
                         Ok(run)
