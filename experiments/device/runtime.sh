@@ -21,7 +21,7 @@ failed=0
 run() {
     local name=$1 limit=$2 start=$SECONDS
     shift 2
-    timeout "$limit" "$ringlab" "$@" --format json -o "$out/$name.json" 2> "$out/$name.txt"
+    timeout -s INT -k 20 "$limit" "$ringlab" "$@" --format json -o "$out/$name.json" 2> "$out/$name.txt"
     local rc=$?
     [ $rc = 0 ] || { failed=1; echo "FAILED ($rc) $name: $(tail -c 600 "$out/$name.txt" | tr '\n' ' ')"; }
     echo "$name: $((SECONDS - start)) s"
@@ -35,15 +35,17 @@ for part in $parts; do
     correct)
         # shellcheck disable=SC2086
         {
-            run correct-causal 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --schedule all
-            run correct-full 60 run --backend cuda $small --cp "$gpus" --head-dim 64 --mask full --schedule all
-            run correct-window 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mask window:300 --dtype fp16 --schedule all
-            run correct-documents 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --seq 1000 --pad --mask docs:300,17,500,183 --schedule all
-            run correct-nccl 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --transport nccl --schedule all
-            run correct-chunks 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
-            run correct-fused 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mode fused-queries --schedule all
+            if [ "$gpus" -gt 1 ]; then
+                run correct-causal 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --schedule all
+                run correct-full 60 run --backend cuda $small --cp "$gpus" --head-dim 64 --mask full --schedule all
+                run correct-window 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mask window:300 --dtype fp16 --schedule all
+                run correct-documents 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --seq 1000 --pad --mask docs:300,17,500,183 --schedule all
+                run correct-nccl 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --transport nccl --schedule all
+                run correct-chunks 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
+                run correct-fused 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mode fused-queries --schedule all
+            fi
             for cp in 1 3 4 8; do
-                run "correct-virtual-$cp" 90 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
+                run "correct-virtual-$cp" 60 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
             done
         }
         ;;
@@ -78,7 +80,8 @@ for part in $parts; do
         echo "calibrate: $((SECONDS - start)) s"
         ;;
     validate)
-        run validate 300 validate --backend cuda --cluster "$out/calibrated.toml"
+        run validate 300 validate --backend cuda --cluster "$out/calibrated.toml" --virtual "${virtual:-4,16}" \
+            --seq "${lengths:-16Ki,64Ki}" --schedule "${schedules:-ring,zigzag,striped,striped:64,striped:128,dist-flash,all-gather,ulysses,double-ring}"
         ;;
     esac
 done

@@ -109,6 +109,9 @@ pub enum Launching {
     Stepwise,
     /// One call over all steps, which waits for what arrives.
     Fused,
+    /// All ranks on one device, one operation after the other: each computation is timed, and what a group would take is
+    /// those times on modelled links.
+    Virtual,
 }
 
 /// Repeats of one plan.
@@ -149,7 +152,10 @@ pub trait Machine {
     /// Whether calls can be fused.
     fn has_fused(&self) -> bool;
 
-    /// Executes `plan`, which has no more ranks than there are devices, `repeats` times after a warm-up, on random
+    /// Whether ranks can be virtual.
+    fn has_virtual(&self) -> bool;
+
+    /// Executes `plan`, which has no more ranks than there are devices unless they are virtual, `repeats` times after a warm-up, on random
     /// inputs.
     ///
     /// # Errors

@@ -59,9 +59,12 @@ pub struct ValidateArgs {
     /// Only this pass [default: both].
     #[arg(long, value_enum, default_value = "forward+backward")]
     pub pass: PassArg,
-    /// Ranks [default: all devices].
+    /// Ranks, each on a device of its own [default: all devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cp: Option<u32>,
+    /// Also these numbers of virtual ranks on one GPU: measured computations on modelled links.
+    #[arg(long = "virtual", value_name = "P,P,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub virtual_cp: Vec<u32>,
     /// Fail (exit 1) if the mean error is above so many percent.
     #[arg(long, value_name = "PERCENT")]
     pub max_mape: Option<f64>,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use ringlab_runtime::machine::Machine;
 use ringlab_runtime::validate::{self, Compared, Filter, Report};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::units::SimTime;
@@ -37,15 +38,8 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     let cluster = presets::cluster(&args.cluster)?;
     measured::check_cluster(&cluster, machine.as_ref())?;
     let identity = machine.identity();
-    let cp = args.cp.unwrap_or(identity.devices);
-    if cp < 2 || cp > identity.devices {
-        bail!(
-            "{cp} ranks cannot be validated on {} devices: a schedule needs two, each its own device; `ringlab run` and \
-             `ringlab simulate` take any number",
-            identity.devices
-        );
-    }
-    let points = validate::matrix(machine.as_ref(), &filter(args, cp)?);
+    let real = real_ranks(args, machine.as_ref())?;
+    let points = validate::matrix(machine.as_ref(), &filter(args, real)?);
     if points.is_empty() {
         bail!(
             "no point of this machine's matrix is left; its lengths are {:?} tokens",
@@ -74,14 +68,44 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     })
 }
 
-fn filter(args: &ValidateArgs, cp: u32) -> Result<Filter> {
+/// Ranks on devices of their own; none where there is one device and virtual ranks were asked for.
+fn real_ranks(args: &ValidateArgs, machine: &dyn Machine) -> Result<Vec<u32>> {
+    let devices = machine.identity().devices;
+    if !args.virtual_cp.is_empty() && !machine.has_virtual() {
+        bail!(
+            "virtual ranks are for GPUs (--backend cuda); threads run any number of ranks with `ringlab run`"
+        );
+    }
+    match args.cp {
+        None if devices < 2 && !args.virtual_cp.is_empty() => Ok(Vec::new()),
+        cp => {
+            let cp = cp.unwrap_or(devices);
+            if cp < 2 || cp > devices {
+                bail!(
+                    "{cp} ranks cannot be validated on {devices} devices: a schedule needs two, each its own device; \
+                     virtual ranks on one GPU (--virtual 4,8) show the computations, `ringlab run` and `ringlab simulate` \
+                     take any number"
+                );
+            }
+            Ok(vec![cp])
+        }
+    }
+}
+
+fn filter(args: &ValidateArgs, cp: Vec<u32>) -> Result<Filter> {
     let passes = match args.pass {
         PassArg::Forward => vec![Pass::Forward],
         PassArg::Backward => vec![Pass::Backward],
         PassArg::Both => Vec::new(),
     };
     let sequences = args.seq.iter().map(|n| n.0).collect();
-    Ok(Filter { schedules: schedules(&args.schedule)?, sequences, passes, cp: Some(cp) })
+    Ok(Filter {
+        schedules: schedules(&args.schedule)?,
+        sequences,
+        passes,
+        cp,
+        virtual_cp: args.virtual_cp.clone(),
+    })
 }
 
 fn bar(points: u64) -> ProgressBar {

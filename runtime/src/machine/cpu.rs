@@ -73,6 +73,10 @@ impl Machine for CpuMachine {
         false
     }
 
+    fn has_virtual(&self) -> bool {
+        false
+    }
+
     fn run(&mut self, plan: &Plan, _: Launching, repeats: u32) -> Result<Runs, MachineError> {
         let fail = |error: &dyn std::error::Error| MachineError::new(plan, error.to_string());
         let inputs = inputs(plan).map_err(|e| fail(&e))?;

@@ -11,7 +11,7 @@ use ringlab_sim::units::SimTime;
 
 use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs};
 use crate::calibrate::probes;
-use crate::cuda::{self, CudaError, Mode, Options};
+use crate::cuda::{self, CudaError, Devices, Mode, Options};
 use crate::inputs::Inputs;
 
 /// Tokens and calls of the chain that shows what lies between two calls.
@@ -89,6 +89,10 @@ impl Machine for GpuMachine {
         true
     }
 
+    fn has_virtual(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
         let key = format!("{:?} {:?} {}", plan.shape, plan.pass, plan.layout.documents().tokens());
         if self.inputs.as_ref().is_none_or(|(known, _)| *known != key) {
@@ -99,10 +103,14 @@ impl Machine for GpuMachine {
             return Err(MachineError::new(plan, "its inputs are gone"));
         };
         let mode = match launching {
-            Launching::Stepwise => Mode::Stepwise,
+            Launching::Stepwise | Launching::Virtual => Mode::Stepwise,
             Launching::Fused => Mode::FusedSegments,
         };
-        let options = Options { mode, repeats, ..self.options.clone() };
+        let devices = match launching {
+            Launching::Virtual => Devices::Virtual(0),
+            Launching::Stepwise | Launching::Fused => self.options.devices.clone(),
+        };
+        let options = Options { mode, devices, repeats, ..self.options.clone() };
         let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
         let makespans =
             if run.measured.unrecorded.is_empty() { run.measured.makespans } else { run.measured.unrecorded };

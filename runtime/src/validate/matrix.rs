@@ -19,31 +19,33 @@ pub struct Filter {
     pub sequences: Vec<u64>,
     /// Passes.
     pub passes: Vec<Pass>,
-    /// Ranks P; `None` is all devices.
-    pub cp: Option<u32>,
+    /// Ranks P of real devices; none if empty.
+    pub cp: Vec<u32>,
+    /// Ranks P of virtual ones; none if empty.
+    pub virtual_cp: Vec<u32>,
 }
 
-/// Every schedule that a machine of at least two devices can run, over its sequence lengths, kernels, transports and ways
-/// of launching; with grouped kv heads at the middle length. Points without a plan (heads that cannot be shared out) are
-/// not in it.
+/// Every schedule over the machine's sequence lengths, kernels, transports and ways of launching; with grouped kv heads at
+/// the middle length. Points without a plan (heads that cannot be shared out) are not in it.
 pub fn matrix(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
-    let (sizes, devices) = (machine.sizes(), machine.identity().devices);
-    let cp = filter.cp.unwrap_or(devices);
+    let sizes = machine.sizes();
     let middle = sizes.sequences.get(sizes.sequences.len() / 2).copied();
-    let allowed = |list: &[u64], n: u64| list.is_empty() || list.contains(&n);
     let mut points = Vec::new();
     for kernel in machine.kernels() {
         if !filter.passes.is_empty() && !filter.passes.contains(&kernel.pass) {
             continue;
         }
-        for &seq_len in sizes.sequences.iter().filter(|&&n| allowed(&filter.sequences, n)) {
-            for schedule in schedules(filter) {
-                let (heads, head_dim, dtype) = (sizes.heads, kernel.head_dim, kernel.dtype);
-                let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
-                let grouped = Shape { kv_heads: sizes.grouped_kv_heads, ..shape };
-                let shapes = if Some(seq_len) == middle { vec![shape, grouped] } else { vec![shape] };
-                for shape in shapes {
-                    let point = |transport, launching| Point {
+        let allowed = |n: &u64| filter.sequences.is_empty() || filter.sequences.contains(n);
+        for seq_len in sizes.sequences.iter().copied().filter(allowed) {
+            let (heads, head_dim, dtype) = (sizes.heads, kernel.head_dim, kernel.dtype);
+            let plain = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+            let grouped = Shape { kv_heads: sizes.grouped_kv_heads, ..plain };
+            let shapes = if Some(seq_len) == middle { vec![plain, grouped] } else { vec![plain] };
+            for (shape, schedule) in
+                shapes.into_iter().flat_map(|s| schedules(filter).into_iter().map(move |x| (s, x)))
+            {
+                for (cp, transport, launching) in ways(machine, filter, kernel.pass) {
+                    points.push(Point {
                         schedule,
                         pass: kernel.pass,
                         cp,
@@ -51,20 +53,31 @@ pub fn matrix(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
                         shape,
                         transport,
                         launching,
-                    };
-                    points.push(point(Transport::CopyEngine, Launching::Stepwise));
-                    if machine.has_nccl() {
-                        points.push(point(Transport::Nccl, Launching::Stepwise));
-                    }
-                    if machine.has_fused() && kernel.pass == Pass::Forward {
-                        points.push(point(Transport::CopyEngine, Launching::Fused));
-                    }
+                    });
                 }
             }
         }
     }
     points.retain(|point| point.plan().is_ok());
     points
+}
+
+/// How a pass can be executed.
+fn ways(machine: &dyn Machine, filter: &Filter, pass: Pass) -> Vec<(u32, Transport, Launching)> {
+    let mut ways = Vec::new();
+    for &cp in &filter.cp {
+        ways.push((cp, Transport::CopyEngine, Launching::Stepwise));
+        if machine.has_nccl() {
+            ways.push((cp, Transport::Nccl, Launching::Stepwise));
+        }
+        if machine.has_fused() && pass == Pass::Forward {
+            ways.push((cp, Transport::CopyEngine, Launching::Fused));
+        }
+    }
+    if machine.has_virtual() {
+        ways.extend(filter.virtual_cp.iter().map(|&cp| (cp, Transport::CopyEngine, Launching::Virtual)));
+    }
+    ways
 }
 
 fn schedules(filter: &Filter) -> Vec<Schedule> {
@@ -84,7 +97,7 @@ mod tests {
     #[test]
     fn what_is_calibrated_is_not_validated() {
         let machine = CpuMachine::new();
-        let filter = Filter { cp: Some(2), ..Filter::default() };
+        let filter = Filter { cp: vec![2], ..Filter::default() };
         let points = matrix(&machine, &filter);
         assert!(points.len() > 40, "{}", points.len());
         let plans: Vec<Plan> = points.iter().map(|p| p.plan().unwrap()).collect();
@@ -117,10 +130,11 @@ mod tests {
             schedules: vec![Schedule::Zigzag],
             sequences: vec![512],
             passes: vec![Pass::Forward],
-            cp: Some(4),
+            cp: vec![4],
+            virtual_cp: vec![8],
         };
         let points = matrix(&CpuMachine::new(), &filter);
-        assert_eq!(points.len(), 2, "plain and grouped heads");
+        assert_eq!(points.len(), 2, "plain and grouped heads; threads have no virtual ranks");
         assert!(points.iter().all(|p| p.cp == 4 && p.seq_len == 512 && p.schedule == Schedule::Zigzag));
     }
 }

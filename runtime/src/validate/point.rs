@@ -83,6 +83,7 @@ impl fmt::Display for Point {
         match self.launching {
             Launching::Stepwise => Ok(()),
             Launching::Fused => f.write_str(" fused"),
+            Launching::Virtual => f.write_str(" virtual"),
         }
     }
 }

@@ -204,6 +204,17 @@ impl Machine {
         Ok(())
     }
 
+    /// Runs `plan` with the computations of `measured`, a timeline of the same plan, on this machine's links: what a group of
+    /// devices would take of which only single ones were measured.
+    ///
+    /// # Errors
+    /// [`SimError`] if the plan does not fit the machine or never ends.
+    pub fn replay(&mut self, plan: &Plan, measured: &Timeline) -> Result<Timeline, SimError> {
+        let mut done = Vec::with_capacity(plan.op_count());
+        let makespan = run(plan, self, &mut done, Some(measured))?;
+        recorder::timeline(plan, &mut self.costs, done, makespan)
+    }
+
     /// Runs `plan` and keeps all its spans; [`simulate_with`] a [`Discard`] keeps none and is faster.
     ///
     /// # Errors
@@ -232,11 +243,23 @@ pub fn simulate_with<R: Recorder>(
     machine: &mut Machine,
     recorder: &mut R,
 ) -> Result<SimTime, SimError> {
+    run(plan, machine, recorder, None)
+}
+
+fn run<R: Recorder>(
+    plan: &Plan,
+    machine: &mut Machine,
+    recorder: &mut R,
+    measured: Option<&Timeline>,
+) -> Result<SimTime, SimError> {
     let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms, conditions } = machine;
     if plan.ranks() > *ranks {
         return Err(SimError::TooManyRanks { ranks: plan.ranks(), prepared: *ranks });
     }
     tasks.load(plan, costs, host)?;
+    if let Some(measured) = measured {
+        tasks.replace(measured);
+    }
     lanes.load(tasks, plan.messages.len());
     flows.reset(plan.transport);
     if let Some(conditions) = conditions {

@@ -11,6 +11,7 @@ use super::SimError;
 use crate::config::cluster::Host;
 use crate::cost::{Costs, Kernel};
 use crate::plan::{LANES, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
+use crate::timeline::Timeline;
 use crate::units::SimTime;
 
 /// Distance between the first lanes of two ranks: a power of two.
@@ -155,6 +156,16 @@ impl Tasks {
         }
         self.persistent = loader.kernel.is_some_and(|kernel| kernel.is_persistent());
         Ok(())
+    }
+
+    /// Lets computations take as long as they took in `measured`; those that it does not have stay as they are.
+    pub fn replace(&mut self, measured: &Timeline) {
+        for span in &measured.spans {
+            let known = self.columns.len() > span.rank as usize && self.rows.len() > span.op as usize;
+            if known && !span.kind.is_transfer() {
+                self.get_mut(span.rank, span.op).work = span.duration().0;
+            }
+        }
     }
 
     /// Lets every computation take `factor` times as long.
