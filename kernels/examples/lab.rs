@@ -11,8 +11,11 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use ringlab_kernels::gpu::{Cache, Device};
-use ringlab_kernels::lab::{CheckOptions, Timing, accuracy, bench, check, points};
-use ringlab_kernels::variant::Path;
+use ringlab_kernels::lab::{
+    CheckOptions, Mask, Point, Timing, VERSIONS, accuracy, bench, check, compare, points,
+};
+use ringlab_kernels::spec::HeadDim;
+use ringlab_kernels::variant::{Kernel, Path};
 
 const REPEATS: usize = 10;
 
@@ -52,16 +55,18 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
     let device = Device::open_with(0, path, Some(Cache::from_env()))?;
     eprintln!("{} ({}), {} kernels", device.name()?, device.target().capability, device.target().path);
     match command {
-        "check" => run_check(&device, folder),
+        "check" => run_check(&device, folder, CheckOptions::FULL),
+        "small" => run_check(&device, folder, CheckOptions::SMALL),
+        "versions" => run_versions(&device, folder).map(|()| true),
         "bench" => run_bench(&device, folder, shortest..=longest).map(|()| true),
         "accuracy" => run_accuracy(&device, folder).map(|()| true),
         other => Err(format!("`{other}` is no command; say check, bench or accuracy").into()),
     }
 }
 
-fn run_check(device: &Device, folder: &FilePath) -> Result<bool, Box<dyn Error>> {
+fn run_check(device: &Device, folder: &FilePath, options: CheckOptions) -> Result<bool, Box<dyn Error>> {
     let (mut log, mut cases, mut failed) = (String::new(), 0, 0);
-    let result = check(device, CheckOptions::FULL, &mut |outcome| {
+    let result = check(device, options, &mut |outcome| {
         cases += 1;
         if !outcome.passed() {
             failed += 1;
@@ -84,7 +89,7 @@ fn run_bench(
     lengths: RangeInclusive<usize>,
 ) -> Result<(), Box<dyn Error>> {
     let mut csv = String::from(
-        "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,tflops,median_ms,min_ms,\
+        "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,scope,tflops,median_ms,min_ms,\
          max_ms,repeats,device,cuda\n",
     );
     for point in points(&lengths) {
@@ -100,7 +105,7 @@ fn run_bench(
 fn summary(timing: &Timing) -> String {
     let point = timing.point;
     format!(
-        "d{:<3} len {:>5} batch {} group {} {:<10} {:<10} x{} {:<8} {:>6.1} TFLOP/s {:>8.3} ms  {}",
+        "d{:<3} len {:>5} batch {} group {} {:<10} {:<10} x{} {:<6} {:<8} {:>6.1} TFLOP/s {:>8.3} ms  {}",
         point.head_dim.elements(),
         point.len,
         point.batch,
@@ -108,6 +113,7 @@ fn summary(timing: &Timing) -> String {
         point.mask,
         point.layout,
         point.ranks,
+        point.scope,
         timing.pass,
         timing.tflops(),
         timing.median(),
@@ -120,7 +126,7 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
     let heads = 2048 / point.head_dim.elements();
     let times = &timing.milliseconds;
     Ok(format!(
-        "ringlab-{},{},{},bf16,{},{heads},{},{},{},{},{},{},{:.1},{},{},{},{},{},{}\n",
+        "ringlab-{},{},{},bf16,{},{heads},{},{},{},{},{},{},{},{:.1},{},{},{},{},{},{}\n",
         device.target().path,
         timing.kernel,
         timing.pass,
@@ -131,6 +137,7 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
         point.mask,
         point.layout,
         point.ranks,
+        point.scope,
         timing.tflops(),
         timing.median(),
         times[0],
@@ -139,6 +146,47 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
         device.name()?,
         device.driver_version()?
     ))
+}
+
+fn run_versions(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {
+    const ROUNDS: usize = 7;
+    let path = device.target().path;
+    let mut csv = String::from("version,pass,head_dim,len,batch,mask,tflops,ratio\n");
+    let mut versions = Vec::new();
+    for version in VERSIONS {
+        let concerns = |kernel: &Kernel| {
+            let mut changed = kernel.clone();
+            (version.change)(&mut changed);
+            changed != *kernel
+        };
+        if !Kernel::all(device.target()).iter().any(concerns) {
+            continue;
+        }
+        let changed = Device::open_with(0, Some(path), Some(Cache::from_env()))?.with_change(version.change);
+        let failures = check(&changed, CheckOptions::SMALL, &mut |outcome| {
+            if !outcome.passed() {
+                println!("{} {outcome}", version.name);
+            }
+        })?;
+        println!("{}: {failures} failures", version.name);
+        versions.push((version.name, changed));
+    }
+    for head_dim in HeadDim::ALL {
+        for len in [2048, 8192, 16384] {
+            for mask in [Mask::Full, Mask::Causal] {
+                let point = Point { mask, batch: 16384 / len, ..Point::causal(head_dim, len) };
+                for row in compare(device, &versions, point, ROUNDS)? {
+                    let shape = format!("{},{len},{},{mask}", head_dim.elements(), point.batch);
+                    let line =
+                        format!("{},{},{shape},{:.1},{:.3}\n", row.version, row.pass, row.tflops, row.ratio);
+                    print!("{line}");
+                    csv.push_str(&line);
+                }
+            }
+        }
+    }
+    fs::write(folder.join(format!("versions-{path}.csv")), csv)?;
+    Ok(())
 }
 
 fn run_accuracy(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {

@@ -308,7 +308,7 @@ fn portable_forward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
         HeadDim::D128 => 1,
     };
     let mut kernel = Kernel::base("portable-forward", dtype, head_dim);
-    kernel.defines.push(format!("STAGES={stages}"));
+    kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
     Kernel {
         source: "portable/forward.cu",
         entry: "portable_forward",

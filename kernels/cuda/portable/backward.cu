@@ -227,6 +227,25 @@ struct Backward {
             [&](u32(&f)[4], int n, int k) { load_matrices_transposed(f, SharedTile<D>::block(b_lane, 16 * k, 16 * n)); });
     }
 
+#ifdef RED4
+    // Neighbouring lanes exchange a pair, so that each adds four columns of one of two blocks at once.
+    DEVICE void add_quads(float* to, const float (&dq)[QueryGrad::NT][4], int h, bool inside) const {
+        const bool odd = lane() & 1;
+#pragma unroll
+        for (int n = 0; n < QueryGrad::NT; n += 2) {
+            const float* even_block = dq[n] + 2 * h;
+            const float* odd_block = dq[n + 1] + 2 * h;
+            const float x = __shfl_xor_sync(~0u, odd ? even_block[0] : odd_block[0], 1);
+            const float y = __shfl_xor_sync(~0u, odd ? even_block[1] : odd_block[1], 1);
+            float* at = to + 8 * n + (odd ? 8 - 2 : 0);
+            const float a = odd ? x : even_block[0], b = odd ? y : even_block[1];
+            const float c = odd ? odd_block[0] : x, d = odd ? odd_block[1] : y;
+            if (inside) asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(a * args.scale),
+                         "f"(b * args.scale), "f"(c * args.scale), "f"(d * args.scale) : "memory");
+        }
+    }
+#endif
+
     DEVICE void add_query_gradient(const float (&dq)[QueryGrad::MT][QueryGrad::NT][4], const Cursor& at) const {
         int* turn = nullptr;
         if (args.deterministic) turn = take_turn(at);
@@ -236,6 +255,10 @@ struct Backward {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int row = at.tile * tile_q + QueryGrad::row() + 16 * m + 8 * h + lane() / 4;
+#if defined(RED4) && __CUDA_ARCH__ >= 900
+                add_quads(base + row * args.dq_stride.token, dq[m], h, row < args.q_len);
+                continue;
+#endif
                 if (row >= args.q_len) continue;
                 float* to = base + row * args.dq_stride.token;
 #pragma unroll

@@ -45,9 +45,10 @@ impl Binary {
         })
     }
 
-    /// Lines of the log that mean a slow kernel: `setmaxnreg` ignored (C7508), `wgmma` serialised (C7510).
+    /// Lines of the log that mean a slow kernel: `setmaxnreg` ignored (C7508), `wgmma` serialised (the others).
     pub fn warnings(&self) -> Vec<&str> {
-        self.log.lines().filter(|line| line.contains("C7508") || line.contains("C7510")).collect()
+        const CODES: [&str; 6] = ["C7508", "C7510", "C7512", "C7514", "C7515", "C7517"];
+        self.log.lines().filter(|line| CODES.iter().any(|code| line.contains(code))).collect()
     }
 }
 

@@ -23,7 +23,8 @@ impl Forward {
     /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
     pub fn prepare(device: &Device, spec: &ForwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
-        let kernel = Kernel::forward(device.target(), spec.dims.dtype, spec.dims.head_dim, key_tile(spec));
+        let Dims { dtype, head_dim, .. } = spec.dims;
+        let kernel = device.changed(Kernel::forward(device.target(), dtype, head_dim, key_tile(spec)));
         let ranges: Vec<Vec<TileRange>> = spec
             .segments
             .iter()
