@@ -149,8 +149,12 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
 }
 
 fn run_versions(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {
-    const ROUNDS: usize = 7;
+    const ROUNDS: usize = 5;
     let path = device.target().path;
+    let lengths: &[usize] = match path {
+        Path::Hopper => &[1024, 2048, 4096, 8192, 16384],
+        Path::Portable => &[16384],
+    };
     let mut csv = String::from("version,pass,head_dim,len,batch,mask,tflops,ratio\n");
     let mut versions = Vec::new();
     for version in VERSIONS {
@@ -163,18 +167,20 @@ fn run_versions(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>
             continue;
         }
         let changed = Device::open_with(0, Some(path), Some(Cache::from_env()))?.with_change(version.change);
-        let failures = check(&changed, CheckOptions::SMALL, &mut |outcome| {
-            if !outcome.passed() {
+        let mut shown = 0;
+        let failures = if !version.checked { 0 } else { check(&changed, CheckOptions::SMALL, &mut |outcome| {
+            if !outcome.passed() && shown < 3 {
+                shown += 1;
                 println!("{} {outcome}", version.name);
             }
-        })?;
+        })? };
         println!("{}: {failures} failures", version.name);
         versions.push((version.name, changed));
     }
     for head_dim in HeadDim::ALL {
-        for len in [2048, 8192, 16384] {
+        for &len in lengths {
             for mask in [Mask::Full, Mask::Causal] {
-                let point = Point { mask, batch: 16384 / len, ..Point::causal(head_dim, len) };
+                let point = Point { mask, batch: (16384 / len).max(1), ..Point::causal(head_dim, len) };
                 for row in compare(device, &versions, point, ROUNDS)? {
                     let shape = format!("{},{len},{},{mask}", head_dim.elements(), point.batch);
                     let line =

@@ -165,6 +165,8 @@ pub struct Kernel {
     pub grid: Grid,
     /// Tensor maps, where the kernel loads through the copy engine.
     pub boxes: Option<Boxes>,
+    /// Bytes of keys and values that the heads worked on side by side may have.
+    pub l2_budget: usize,
 }
 
 impl fmt::Display for Kernel {
@@ -197,7 +199,7 @@ impl Kernel {
     pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Self {
         match target.path {
             Path::Hopper => hopper_forward(dtype, head_dim, key_tile),
-            Path::Portable => portable_forward(dtype, head_dim),
+            Path::Portable => portable_forward(dtype, head_dim, target.has_large_shared_memory()),
         }
     }
 
@@ -253,6 +255,7 @@ impl Kernel {
             shared: SharedMemory::Bytes(0),
             grid: Grid::Tiles,
             boxes: None,
+            l2_budget: 32 << 20,
         }
     }
 }
@@ -300,12 +303,13 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
 }
 
 /// Four warps of 32 queries, so that each key fragment read from shared memory feeds two products; two CTAs share a
-/// multiprocessor, whose shared memory holds two stages of keys and values at D = 64 only.
-fn portable_forward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
-    let (tile_q, tile_kv) = (128, 64);
-    let stages = match head_dim {
-        HeadDim::D64 => 2,
-        HeadDim::D128 => 1,
+/// multiprocessor. At D = 64 its shared memory holds two stages of keys and values, and registers suffice for 96 keys.
+fn portable_forward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool) -> Kernel {
+    let tile_q = 128;
+    let (tile_kv, stages) = match head_dim {
+        HeadDim::D64 if large_shared_memory => (96, 2),
+        HeadDim::D64 => (64, 2),
+        HeadDim::D128 => (64, 1),
     };
     let mut kernel = Kernel::base("portable-forward", dtype, head_dim);
     kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
@@ -332,7 +336,7 @@ fn portable_backward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool)
     let bytes = 2 * 2 * elements + 2 * 4 * stages * tile_q;
     let mut kernel = Kernel::base("portable-backward", dtype, head_dim);
     kernel.name = format!("{}-{tile_q}x{tile_kv}", kernel.name);
-    kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
+    kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}"), "THREADS=256".into()]);
     Kernel {
         source: "portable/backward.cu",
         entry: "portable_backward",

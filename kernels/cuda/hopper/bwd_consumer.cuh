@@ -85,9 +85,6 @@ template <int D> struct Consumer {
         arrive(shared.kv_empty);
     }
 
-#ifndef ISSUE_ORDER
-#define ISSUE_ORDER 0
-#endif
     // One query tile, S of which is complete; issues S of the next unless this is the last.
     template <bool Last> DEVICE void step(const Item& item, Scores& s, Gradient& dk, Gradient& dv, bool more) {
         const int stage = ring.stage();
@@ -96,24 +93,13 @@ template <int D> struct Consumer {
         start_dp(dp);
         Packed ds16;
         score_gradient(ds16, item, s, dp, dv);
-        if (ISSUE_ORDER == 2) {
-            wgmma::wait<0>();
-            wgmma::pin(dv);
-            release(shared.do_pipe[stage]);
-            wgmma::pin(ds16);
-            wgmma::fence();
-            multiply_gradient<D>(dk, ds16, shared.q[stage]);
-            wgmma::commit();
-        }
         ptx::named_sync(scores_barrier, consumer_threads);
-        if (ISSUE_ORDER == 0) {
-            wgmma::wait<0>();
-            wgmma::pin(dv);
-            release(shared.do_pipe[stage]);
-        }
+        wgmma::wait<0>();
+        wgmma::pin(dv);
+        release(shared.do_pipe[stage]);
 
         float dq[32];
-        if (ISSUE_ORDER < 2) wgmma::pin(ds16);
+        wgmma::pin(ds16);
         wgmma::fence();
         multiply_dq<D>(dq, shared.ds, shared.k, lane.group);
         wgmma::commit();
@@ -122,26 +108,16 @@ template <int D> struct Consumer {
             if (T::last_apart || more) wait_full(shared.q_pipe[ring.stage()], ring.parity());
             start_scores(s);
         }
-        if (ISSUE_ORDER < 2) {
-            multiply_gradient<D>(dk, ds16, shared.q[stage]);
-            wgmma::commit();
-        }
-        if (ISSUE_ORDER == 2) {
-            wgmma::wait<Last ? 0 : 1>();
-            wgmma::pin(dk);
-            release(shared.q_pipe[stage]);
-        } else {
-            wgmma::wait<Last ? 1 : 2>();
-        }
+        multiply_gradient<D>(dk, ds16, shared.q[stage]);
+        wgmma::commit();
+        wgmma::wait<Last ? 1 : 2>();
         wgmma::pin(dq);
         arrive(shared.ds_empty);
         add_dq(dq);
         wgmma::wait<0>();
         wgmma::pin(s);
-        if (ISSUE_ORDER < 2) {
-            wgmma::pin(dk);
-            release(shared.q_pipe[stage]);
-        }
+        wgmma::pin(dk);
+        release(shared.q_pipe[stage]);
     }
 
     DEVICE void start_scores(Scores& s) const {

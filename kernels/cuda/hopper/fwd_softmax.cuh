@@ -55,8 +55,8 @@ DEVICE void exponentiate(float (&scores)[Count], State& state, float scale_log2,
     float even = 0.0f, odd = 0.0f;
 #pragma unroll
     for (int i = 2 * h; i < Count; i += 4) {
-        scores[i] = ptx::exp2_shared(fmaf(scores[i], scale_log2, -update.offset), i / 4);
-        scores[i + 1] = ptx::exp2_shared(fmaf(scores[i + 1], scale_log2, -update.offset), i / 4);
+        scores[i] = ptx::exp2(fmaf(scores[i], scale_log2, -update.offset));
+        scores[i + 1] = ptx::exp2(fmaf(scores[i + 1], scale_log2, -update.offset));
         even += scores[i];
         odd += scores[i + 1];
     }

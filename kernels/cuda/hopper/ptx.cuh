@@ -139,7 +139,7 @@ DEVICE float exp2_polynomial(float x) {
     const float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
     const float shifted = x + shifter;
     const float f = x - (shifted - shifter);
-    const float p = fmaf(fmaf(fmaf(0.055171669f, f, 0.242611122f), f, 0.693260985f), f, 0.999928074f);
+    const float p = fmaf(fmaf(fmaf(0.055008931f, f, 0.242210959f), f, 0.693282927f), f, 1.0f);
     return __int_as_float(__float_as_int(p) + (__float_as_int(shifted) << 23));
 }
 

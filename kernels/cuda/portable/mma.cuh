@@ -108,32 +108,8 @@ DEVICE void copy_tile(SharedTile<Width> to, const u16* from, i64 stride, int val
     }
 }
 
-#ifndef PREFETCH
-#define PREFETCH 0
-#endif
 // c[MT][2 NP] += A B over KS blocks of 16: a(fragment, m, k) and b(fragment, n pair, k) load what they are asked for.
 template <int MT, int NP, int KS, class A, class B> DEVICE void multiply(float (&c)[MT][2 * NP][4], A a, B b) {
-    if constexpr (PREFETCH > 0) {
-        u32 left[2][MT][4], right[2][4];
-#pragma unroll
-        for (int m = 0; m < MT; ++m) a(left[0][m], m, 0);
-        b(right[0], 0, 0);
-#pragma unroll
-        for (int i = 0; i < KS * NP; ++i) {
-            const int k = i / NP, n = i % NP, next = i + 1;
-            if (next < KS * NP) b(right[next % 2], next % NP, next / NP);
-            if (n == 0 && k + 1 < KS) {
-#pragma unroll
-                for (int m = 0; m < MT; ++m) a(left[(k + 1) % 2][m], m, k + 1);
-            }
-#pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                mma(c[m][2 * n], left[k % 2][m], right[i % 2][0], right[i % 2][1]);
-                mma(c[m][2 * n + 1], left[k % 2][m], right[i % 2][2], right[i % 2][3]);
-            }
-        }
-        return;
-    }
 #pragma unroll
     for (int k = 0; k < KS; ++k) {
         u32 left[MT][4];

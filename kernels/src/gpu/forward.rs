@@ -55,7 +55,7 @@ impl Forward {
             segments,
             error: at(ERROR),
             work_counter: at(0),
-            head_section: int(head_section(spec, tiles, device.multiprocessors() as usize)),
+            head_section: int(head_section(spec, kernel.l2_budget, tiles, device.multiprocessors() as usize)),
             ..arguments(spec)
         };
         let grid = [tiles, spec.dims.heads, spec.dims.batch];
@@ -125,13 +125,12 @@ fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
 
 /// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at
 /// least four query tiles a multiprocessor, and sections of equal size; a multiple of the heads of a group.
-fn head_section(spec: &ForwardSpec<'_>, tiles: usize, multiprocessors: usize) -> usize {
-    const L2_BUDGET: usize = 64 << 20;
+fn head_section(spec: &ForwardSpec<'_>, l2_budget: usize, tiles: usize, multiprocessors: usize) -> usize {
     let Dims { heads, kv_heads, batch, head_dim, .. } = spec.dims;
     let keys: usize = spec.segments.iter().map(|segment| segment.positions.len()).sum();
     let (group, all) = (heads / kv_heads, heads * batch);
     let kv_head_bytes = 2 * keys * head_dim.elements() * Dtype::BYTES as usize;
-    let cached = L2_BUDGET / kv_head_bytes * group;
+    let cached = l2_budget / kv_head_bytes * group;
     let wanted = cached.max((4 * multiprocessors).div_ceil(tiles)).clamp(group, all);
     let sections = all.div_ceil(wanted);
     all.div_ceil(sections).next_multiple_of(group)
@@ -178,7 +177,7 @@ mod tests {
     #[test]
     fn sections_are_whole_groups_that_fit_the_cache() {
         let section = |len: usize, heads, kv_heads| {
-            with_spec(len, heads, kv_heads, &vec![0; len], |spec| head_section(spec, len.div_ceil(128), 132))
+            with_spec(len, heads, kv_heads, &vec![0; len], |spec| head_section(spec, 32 << 20, len.div_ceil(128), 132))
         };
         // 1 MiB of keys and values a head: all 16 fit.
         assert_eq!(section(2048, 16, 16), 16);

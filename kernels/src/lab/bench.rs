@@ -129,8 +129,8 @@ impl Point {
 pub fn bench(device: &Device, point: Point, repeats: usize) -> Result<Vec<Timing>, LabError> {
     let setup = Setup::new(device, point)?;
     let launches = Launches::prepare(device, &setup)?;
-    let forward_ms = time(device, repeats, || launches.forward(device))?;
-    let backward_ms = time(device, repeats, || launches.backward(device))?;
+    let forward_ms = time(device, (WARM_UP, repeats), || launches.forward(device))?;
+    let backward_ms = time(device, (WARM_UP, repeats), || launches.backward(device))?;
     Ok(vec![
         setup.timing(point, "forward", launches.forward.kernel().to_string(), forward_ms),
         setup.timing(point, "backward", launches.backward_kernel(), backward_ms),
@@ -172,16 +172,16 @@ impl<'a> Launches<'a> {
     }
 }
 
-/// Milliseconds of each of `repeats` launches, rising, between device events.
+/// Milliseconds of each of `repeats` launches after `warm_up` others, rising, between device events.
 pub(super) fn time(
     device: &Device,
-    repeats: usize,
+    (warm_up, repeats): (usize, usize),
     mut launch: impl FnMut() -> Result<(), GpuError>,
 ) -> Result<Vec<f32>, GpuError> {
     let driver = |source| GpuError::Driver { doing: "time a launch", source };
     let stream = device.context().default_stream();
     let mark = || stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(driver);
-    (0..WARM_UP).try_for_each(|_| launch())?;
+    (0..warm_up).try_for_each(|_| launch())?;
     let mut events = Vec::with_capacity(repeats);
     for _ in 0..repeats.max(1) {
         let start = mark()?;

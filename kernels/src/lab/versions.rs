@@ -1,7 +1,7 @@
 //! Versions of kernels that are compared before one of them stays.
 
 use crate::gpu::Device;
-use crate::variant::{Kernel, SharedMemory};
+use crate::variant::{Boxes, Capability, Kernel, Path, SharedMemory, Target};
 
 use super::bench::{Launches, time};
 use super::setup::Setup;
@@ -12,6 +12,8 @@ use super::{LabError, Point};
 pub struct Version {
     /// As the lab prints it.
     pub name: &'static str,
+    /// Whether its results are compared with the reference too.
+    pub checked: bool,
     /// Changes a kernel before it is compiled; kernels it does not concern stay as they are.
     pub change: fn(&mut Kernel),
 }
@@ -23,12 +25,19 @@ fn define(kernel: &mut Kernel, entry: &str, name: &str, defines: &[&str]) {
     }
 }
 
-fn tall(kernel: &mut Kernel, name: &str, stages: u32) {
+fn keys(kernel: &mut Kernel, name: &str, tile_kv: usize) {
     if kernel.entry == "portable_forward" && kernel.name.contains("d64") {
-        kernel.defines.retain(|define| !define.starts_with("TILE_KV") && !define.starts_with("STAGES"));
-        kernel.defines.extend(["TILE_KV=128".into(), format!("STAGES={stages}")]);
-        kernel.tile_kv = 128;
-        kernel.shared = SharedMemory::Bytes(2 * (128 + 2 * stages * 128) * 64);
+        kernel.defines.retain(|define| !define.starts_with("TILE_KV"));
+        kernel.defines.push(format!("TILE_KV={tile_kv}"));
+        kernel.tile_kv = tile_kv;
+        kernel.shared = SharedMemory::Bytes(2 * (128 + 2 * 2 * tile_kv as u32) * 64);
+        kernel.name = format!("{}-{name}", kernel.name);
+    }
+}
+
+fn budget(kernel: &mut Kernel, name: &str, mib: usize) {
+    if kernel.entry == FORWARD {
+        kernel.l2_budget = mib << 20;
         kernel.name = format!("{}-{name}", kernel.name);
     }
 }
@@ -38,29 +47,61 @@ const BACKWARD: &str = "attention_backward";
 
 /// The versions under comparison.
 pub const VERSIONS: &[Version] = &[
-    Version { name: "poly4", change: |k| define(k, FORWARD, "poly4", &["POLYNOMIAL_EXP=4"]) },
-    Version { name: "poly8", change: |k| define(k, FORWARD, "poly8", &["POLYNOMIAL_EXP=8"]) },
-    Version { name: "early-dk", change: |k| define(k, BACKWARD, "early-dk", &["ISSUE_ORDER=2"]) },
-    Version { name: "bwd-poly2", change: |k| define(k, BACKWARD, "bwd-poly2", &["POLYNOMIAL_EXP=2"]) },
-    Version { name: "bwd-poly4", change: |k| define(k, BACKWARD, "bwd-poly4", &["POLYNOMIAL_EXP=4"]) },
     Version {
-        name: "early-dk-poly4",
-        change: |k| define(k, BACKWARD, "early-dk-poly4", &["ISSUE_ORDER=2", "POLYNOMIAL_EXP=4"]),
-    },
-    Version {
-        name: "prefetch",
+        checked: true, name: "chip99",
         change: |k| {
-            define(k, "portable_forward", "prefetch", &["PREFETCH=1"]);
-            define(k, "portable_backward", "prefetch", &["PREFETCH=1"]);
+            let target = Target { path: Path::Portable, capability: Capability { major: 8, minor: 9 } };
+            let small = Kernel::all(target).into_iter().find(|small| small.entry == k.entry && small.defines[0] == k.defines[0] && small.defines.contains(&"DTYPE_FP16".to_owned()) == k.defines.contains(&"DTYPE_FP16".to_owned()));
+            if let Some(small) = small.filter(|_| k.name.starts_with("portable")) {
+                *k = Kernel { name: format!("{}-chip99", small.name), ..small };
+            }
         },
     },
-    Version { name: "red4", change: |k| define(k, "portable_backward", "red4", &["RED4"]) },
+    Version { checked: false, name: "l2-64", change: |k| budget(k, "l2-64", 64) },
+    Version { checked: false, name: "l2-48", change: |k| budget(k, "l2-48", 48) },
+    Version { checked: false, name: "l2-16", change: |k| budget(k, "l2-16", 16) },
     Version {
-        name: "prefetch-red4",
-        change: |k| define(k, "portable_backward", "prefetch-red4", &["PREFETCH=1", "RED4"]),
+        checked: false,
+        name: "narrow",
+        change: |k| {
+            if let Some(boxes) = k.boxes.filter(|_| k.name.ends_with("128x176")) {
+                k.defines.retain(|define| !define.starts_with("TILE_KV"));
+                k.defines.push("TILE_KV=128".into());
+                k.tile_kv = 128;
+                k.boxes = Some(Boxes { kv: 128, ..boxes });
+                k.name = format!("{}-narrow", k.name);
+            }
+        },
     },
-    Version { name: "kv128", change: |k| tall(k, "kv128", 2) },
-    Version { name: "kv128-1", change: |k| tall(k, "kv128-1", 1) },
+    Version {
+        checked: true, name: "q128",
+        change: |k| {
+            if let Some(boxes) = k.boxes.filter(|_| k.name.ends_with("192x128")) {
+                k.defines.retain(|define| !define.starts_with("TILE_Q"));
+                k.defines.push("TILE_Q=128".into());
+                (k.tile_q, k.threads) = (128, 384);
+                k.boxes = Some(Boxes { q: 128, ..boxes });
+                k.name = format!("{}-q128", k.name);
+            }
+        },
+    },
+    Version { checked: true, name: "bwd-poly2", change: |k| define(k, BACKWARD, "bwd-poly2", &["POLYNOMIAL_EXP=2"]) },
+    Version { checked: false, name: "bwd-poly3", change: |k| define(k, BACKWARD, "bwd-poly3", &["POLYNOMIAL_EXP=3"]) },
+    Version { checked: false, name: "kv64", change: |k| keys(k, "kv64", 64) },
+    Version { checked: false, name: "kv128", change: |k| keys(k, "kv128", 128) },
+    Version { checked: false, name: "no-dq", change: |k| define(k, "portable_backward", "no-dq", &["NO_DQ"]) },
+    Version {
+        checked: true, name: "half",
+        change: |k| {
+            if k.entry == "portable_backward" && k.name.contains("64x128") {
+                k.defines.retain(|define| !define.starts_with("TILE_KV") && !define.starts_with("THREADS"));
+                k.defines.extend(["TILE_KV=64".into(), "THREADS=128".into()]);
+                (k.tile_kv, k.threads) = (64, 128);
+                k.shared = SharedMemory::Bytes(2 * 2 * ((64 + 2 * 64) * 128 + 64 * 64) + 2 * 4 * 2 * 64);
+                k.name = format!("{}-half", k.name);
+            }
+        },
+    },
 ];
 
 /// A version against the kernels as they are, at one point.
@@ -84,7 +125,7 @@ pub fn compare(
     point: Point,
     rounds: usize,
 ) -> Result<Vec<Comparison>, LabError> {
-    const LAUNCHES: usize = 3;
+    const LAUNCHES: usize = 2;
     let setup = Setup::new(base, point)?;
     let all: Vec<(&'static str, &Device, Launches<'_>)> = std::iter::once(("base", base))
         .chain(versions.iter().map(|(name, device)| (*name, device)))
@@ -105,7 +146,7 @@ pub fn compare(
         for _ in 0..rounds {
             for (times, (_, (_, device, launches))) in medians.iter_mut().zip(&concerned) {
                 let launch = || if pass == "forward" { launches.forward(device) } else { launches.backward(device) };
-                times.push(time(device, LAUNCHES, launch)?[LAUNCHES / 2]);
+                times.push(time(device, (1, LAUNCHES), launch)?[LAUNCHES / 2]);
             }
         }
         for (times, (_, (version, ..))) in medians.iter().zip(&concerned) {
