@@ -57,6 +57,7 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
     match command {
         "check" => run_check(&device, folder, CheckOptions::FULL),
         "small" => run_check(&device, folder, CheckOptions::SMALL),
+        "tiny" => run_check(&device, folder, CheckOptions::TINY),
         "versions" => run_versions(&device, folder).map(|()| true),
         "bench" => run_bench(&device, folder, shortest..=longest).map(|()| true),
         "accuracy" => run_accuracy(&device, folder).map(|()| true),
