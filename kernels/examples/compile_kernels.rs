@@ -46,10 +46,7 @@ fn run(folder: &FilePath) -> Result<usize, Box<dyn std::error::Error>> {
     let mut faults = 0;
     for (path, major, minor, spills_matter) in TARGETS {
         let target = Target { path, capability: Capability { major, minor } };
-        for mut kernel in Kernel::all(target) {
-            if let Some(name)=env::args().nth(2) { 
-            let before=kernel.clone();
-            let v=ringlab_kernels::lab::VERSIONS.iter().find(|v| v.name==name).unwrap(); (v.change)(&mut kernel); if before==kernel {continue}}
+        for kernel in Kernel::all(target) {
             let architecture = target.architecture();
             let binary = compiler.kernel(&kernel, &architecture)?;
             fs::write(folder.join(format!("{}-{architecture}.cubin", kernel.name)), &binary.cubin)?;

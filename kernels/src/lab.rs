@@ -7,8 +7,8 @@
 mod accuracy;
 mod bench;
 mod check;
-mod layout;
 mod huge;
+mod layout;
 mod long;
 mod mask;
 mod random;

@@ -96,7 +96,7 @@ impl Target {
 pub enum KeyTile {
     /// 176: amortises what a tile costs, where little of the score matrix is masked or the sequence is long.
     Wide,
-    /// 128: wastes less along a diagonal.
+    /// 128: wastes less along a diagonal and at the end of a short sequence.
     Narrow,
 }
 
@@ -165,8 +165,6 @@ pub struct Kernel {
     pub grid: Grid,
     /// Tensor maps, where the kernel loads through the copy engine.
     pub boxes: Option<Boxes>,
-    /// Bytes of keys and values that the heads worked on side by side may have.
-    pub l2_budget: usize,
 }
 
 impl fmt::Display for Kernel {
@@ -255,7 +253,6 @@ impl Kernel {
             shared: SharedMemory::Bytes(0),
             grid: Grid::Tiles,
             boxes: None,
-            l2_budget: 32 << 20,
         }
     }
 }
@@ -336,7 +333,7 @@ fn portable_backward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool)
     let bytes = 2 * 2 * elements + 2 * 4 * stages * tile_q;
     let mut kernel = Kernel::base("portable-backward", dtype, head_dim);
     kernel.name = format!("{}-{tile_q}x{tile_kv}", kernel.name);
-    kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}"), "THREADS=256".into()]);
+    kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
     Kernel {
         source: "portable/backward.cu",
         entry: "portable_backward",

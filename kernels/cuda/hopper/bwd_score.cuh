@@ -68,7 +68,7 @@ DEVICE void exponentiate(float (&s)[R], const Stats<Q>& stats, const Keys& keys,
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 float& x = s[4 * j + 2 * half + e];
-                x = ptx::exp2_shared(fmaf(x, scale_log2, -(e ? lse.y : lse.x)), 2 * j + half);
+                x = ptx::exp2(fmaf(x, scale_log2, -(e ? lse.y : lse.x)));
                 const int pos = keys.pos[half];
                 if (Masked && !(keys.inside[half] && (e ? lo.y : lo.x) <= pos && pos <= (e ? hi.y : hi.x))) x = 0.0f;
             }

@@ -128,26 +128,6 @@ DEVICE float exp2(float x) {
     return y;
 }
 
-#ifndef POLYNOMIAL_EXP
-#define POLYNOMIAL_EXP 0
-#endif
-
-// 2^x without the special-function unit: 2^round(x) by the exponent field, the rest, in [-1/2, 1/2], by a minimax
-// polynomial of relative error 1e-4, a sixteenth of a bf16's last place. Below 2^-126: zero.
-DEVICE float exp2_polynomial(float x) {
-    x = fmaxf(x, -127.0f);
-    const float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    const float shifted = x + shifter;
-    const float f = x - (shifted - shifter);
-    const float p = fmaf(fmaf(fmaf(0.055008931f, f, 0.242210959f), f, 0.693282927f), f, 1.0f);
-    return __int_as_float(__float_as_int(p) + (__float_as_int(shifted) << 23));
-}
-
-// The exponential of pair number `pair` of a row. One in POLYNOMIAL_EXP goes to the FMA pipe.
-DEVICE float exp2_shared(float x, int pair) {
-    return POLYNOMIAL_EXP > 0 && pair % (POLYNOMIAL_EXP > 0 ? POLYNOMIAL_EXP : 1) == POLYNOMIAL_EXP - 1 ? exp2_polynomial(x) : exp2(x);
-}
-
 // Two values rounded to the 16-bit input type; `low` in bits 0..15.
 DEVICE u32 pack_16bit(float low, float high) {
     u32 packed;

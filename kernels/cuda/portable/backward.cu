@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int D = HEAD_DIM, tile_kv = TILE_KV, tile_q = D == 128 ? 64 : 128, stages = STAGES, threads = THREADS;
+constexpr int D = HEAD_DIM, tile_kv = TILE_KV, tile_q = D == 128 ? 64 : 128, stages = STAGES, threads = 256;
 
 // A product's C as a grid of warps: `rows` of them along M, the others along N.
 template <int M, int N, int Rows> struct Grid {
@@ -253,9 +253,6 @@ struct Backward {
             for (int h = 0; h < 2; ++h) {
                 const int row = at.tile * tile_q + QueryGrad::row() + 16 * m + 8 * h + lane() / 4;
                 float* to = base + row * args.dq_stride.token;
-#ifdef NO_DQ
-                if (dq[m][0][2 * h] == 1e30f)
-#endif
                 add_row(to, dq[m], h, row < args.q_len);
             }
         if (turn) pass_turn(turn);
@@ -307,7 +304,7 @@ struct Backward {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(threads, 256 / threads) portable_backward(const __grid_constant__ BackwardArgs args) {
+extern "C" __global__ void __launch_bounds__(threads, 1) portable_backward(const __grid_constant__ BackwardArgs args) {
     extern __shared__ __align__(256) unsigned char shared[];
     const int kv_tile = args.order[blockIdx.x];
     const QueryTileRange& range = args.q_ranges[kv_tile];

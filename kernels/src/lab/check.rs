@@ -32,7 +32,8 @@ pub struct CheckOptions {
 
 impl CheckOptions {
     /// Everything, on sequences whose tiles all have tails.
-    pub const FULL: Self = Self { len: 1021, ranks: &[1, 2, 3, 4, 8], backward: true, special: true, every: 1 };
+    pub const FULL: Self =
+        Self { len: 1021, ranks: &[1, 2, 3, 4, 8], backward: true, special: true, every: 1 };
     /// A few minutes' worth less.
     pub const QUICK: Self = Self { len: 517, ranks: &[1, 3], backward: true, special: true, every: 1 };
     /// Each kernel a few times, for a memory checker.

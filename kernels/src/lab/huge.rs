@@ -3,7 +3,9 @@
 use crate::abi::Strides;
 use crate::gpu::{Backward, Buffer, Device, Forward, GpuError};
 use crate::reference::relative_l2;
-use crate::spec::{BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, Tensor, WorkOrder};
+use crate::spec::{
+    BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, Tensor, WorkOrder,
+};
 use crate::tiles::Intervals;
 
 use super::check::Outcome;
@@ -43,7 +45,8 @@ pub(super) fn check(device: &Device, report: &mut impl FnMut(&Outcome)) -> Resul
     for token in 0..LEN {
         rows.floats.write(4 * token * TOKEN, &[0.0f32; 3 * ROW])?;
     }
-    let (lse, delta) = (Buffer::new(context, LEN * DIMS.heads * 4)?, Buffer::new(context, LEN * DIMS.heads * 4)?);
+    let (lse, delta) =
+        (Buffer::new(context, LEN * DIMS.heads * 4)?, Buffer::new(context, LEN * DIMS.heads * 4)?);
     rows.launch(device, &inputs, lse.ptr(), delta.ptr())?;
     let errors = vec![
         ("o", relative_l2(&rows.half(4)?, &output.o), 4e-3),
@@ -51,7 +54,10 @@ pub(super) fn check(device: &Device, report: &mut impl FnMut(&Outcome)) -> Resul
         ("dk", relative_l2(&rows.float(1)?, &gradients.dk), 8e-3),
         ("dv", relative_l2(&rows.float(2)?, &gradients.dv), 8e-3),
     ];
-    report(&Outcome { name: format!("bf16 d128 {LEN} tokens causal, {TOKEN} elements from token to token"), errors });
+    report(&Outcome {
+        name: format!("bf16 d128 {LEN} tokens causal, {TOKEN} elements from token to token"),
+        errors,
+    });
     Ok(())
 }
 

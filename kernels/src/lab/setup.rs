@@ -61,7 +61,10 @@ impl Setup {
                 let below = |limit: i64| keys.partition_point(|&key| (key as i64) < limit);
                 below(i64::from(hi[q]) + 1).saturating_sub(below(i64::from(lo[q]))) as u64
             };
-            sources(rank).iter().map(|&source| held[rank].iter().map(|&q| seen(&held[source], q)).sum::<u64>()).sum()
+            sources(rank)
+                .iter()
+                .map(|&source| held[rank].iter().map(|&q| seen(&held[source], q)).sum::<u64>())
+                .sum()
         };
         let areas: Vec<u64> = (0..held.len()).map(area).collect();
         let busiest = (0..held.len()).max_by_key(|&rank| areas[rank]).unwrap_or(0);
