@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod benching;
 mod exploring;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 
 use crate::disturbance::Repeats;
 
+pub use benching::{BenchArgs, Kernels};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 
 /// Context-parallel attention: predicted, proven, executed.
@@ -40,8 +42,10 @@ pub enum Command {
     Presets(PresetsArgs),
     /// Simulate a grid of configurations on all cores, as CSV.
     Sweep(SweepArgs),
-    /// Draw the rows of a sweep, or the whole gallery.
+    /// Draw the rows of a sweep or a benchmark, or the whole gallery.
     Plot(PlotArgs),
+    /// Time the attention kernels on this machine's GPU.
+    Bench(BenchArgs),
 }
 
 /// Which half of a training step.

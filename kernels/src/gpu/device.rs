@@ -103,6 +103,11 @@ impl Device {
         Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
+    /// Version of the compiler of its kernels, as in `13.0`.
+    pub fn compiler_version(&self) -> &str {
+        self.compiler.version()
+    }
+
     /// The family of kernels that its launches use, and its compute capability.
     pub fn target(&self) -> Target {
         self.target
