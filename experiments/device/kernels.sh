@@ -39,11 +39,11 @@ for path in hopper portable; do
     start check-$path.log timeout 150 "$lab" check "$out" $path
 done
 if command -v compute-sanitizer > /dev/null; then
-    for tool in memcheck racecheck; do
-        for path in hopper portable; do
-            mkdir -p "$out/$tool"
-            start sanitizer-$tool-$path.txt timeout 150 compute-sanitizer --tool $tool --print-limit 20 "$lab" small "$out/$tool" $path
-        done
+    mkdir -p "$out/memcheck" "$out/racecheck"
+    for path in hopper portable; do
+        start sanitizer-memcheck-$path.txt timeout 150 compute-sanitizer --tool memcheck "$lab" small "$out/memcheck" $path
+        # Reports of the Hopper kernels are to be read beside kernels/NOTES.md: the tool does not follow their barriers.
+        start sanitizer-racecheck-$path.txt timeout 150 compute-sanitizer --tool racecheck --print-limit 20 "$lab" tiny "$out/racecheck" $path
     done
 else
     echo "no compute-sanitizer on this machine" > "$out/sanitizer.txt"
