@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 WIDTH = 2048
 WARM_UP, REPEATS = 3, 10
 COLUMNS = (
-    "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,"
+    "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,scope,"
     "tflops,median_ms,min_ms,max_ms,repeats,device,cuda"
 ).split(",")
 
@@ -76,7 +76,7 @@ def bench_point(head_dim, length, causal):
     flops = 4 * head_dim * heads * batch * pairs
     base = {
         "kernel": "", "dtype": "bf16", "head_dim": head_dim, "heads": heads, "kv_heads": heads, "batch": batch,
-        "len": length, "mask": "causal" if causal else "full", "layout": "contiguous", "ranks": 1,
+        "len": length, "mask": "causal" if causal else "full", "layout": "contiguous", "ranks": 1, "scope": "whole",
         "device": torch.cuda.get_device_name(), "cuda": torch.version.cuda,
     }
 
@@ -105,7 +105,7 @@ def bench(folder, longest):
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for head_dim in (128, 64):
-            for length in (2048, 4096, 8192, 16384, 32768, 65536):
+            for length in (1024, 2048, 4096, 8192, 16384, 32768, 65536):
                 if length > longest:
                     continue
                 for causal in (False, True):

@@ -27,7 +27,7 @@ def timings(folder):
     for row in rows(folder, "bench-*.csv"):
         shape = "d{head_dim} {heads}/{kv_heads} B{batch} L{len} {mask}".format(**row)
         if row["ranks"] != "1":
-            shape += " {layout} x{ranks}".format(**row)
+            shape += " {layout} x{ranks} {scope}".format(**row)
         cells[shape, row["implementation"]][row["pass"]] = row["tflops"]
     return {key: f"{passes.get('forward', '-')} / {passes.get('backward', '-')}" for key, passes in cells.items()}
 

@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod benching;
 mod exploring;
 mod measuring;
 mod running;
@@ -14,6 +15,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 
 use crate::disturbance::Repeats;
 
+pub use benching::{BenchArgs, Kernels};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
 pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
@@ -48,8 +50,10 @@ pub enum Command {
     Calibrate(CalibrateArgs),
     /// Predict whole schedules, run them, and report the error of every prediction.
     Validate(ValidateArgs),
-    /// Draw the rows of a sweep, or the whole gallery.
+    /// Draw the rows of a sweep or a benchmark, or the whole gallery.
     Plot(PlotArgs),
+    /// Time the attention kernels on this machine's GPU.
+    Bench(BenchArgs),
 }
 
 /// Which half of a training step.

@@ -71,6 +71,7 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Layout(args) => commands::layout::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Plot(args) => commands::plot::run(args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Paper(args) => commands::paper::run(args),
         Command::Calibrate(args) => commands::calibrate::run(args),

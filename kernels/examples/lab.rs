@@ -1,7 +1,9 @@
 //! Checks and times the kernels on this machine's GPU.
 //!
-//! `lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST [SHORTEST]]` writes its results to FOLDER as CSV; `check`
-//! fails if a case does. LONGEST and SHORTEST bound the sequences that `bench` times.
+//! `lab COMMAND FOLDER [hopper|portable] [LONGEST [SHORTEST]]` writes its results to FOLDER. `check` runs every case and
+//! fails if one does; `small` and `tiny` are its short forms for memory and race checkers. `bench` times the points whose
+//! sequences are between SHORTEST and LONGEST tokens, `accuracy` compares on inputs that others can be run on, `versions`
+//! times versions of kernels side by side.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,8 +13,11 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use ringlab_kernels::gpu::{Cache, Device};
-use ringlab_kernels::lab::{CheckOptions, Timing, accuracy, bench, check, points};
-use ringlab_kernels::variant::Path;
+use ringlab_kernels::lab::{
+    CheckOptions, Mask, Point, Timing, VERSIONS, accuracy, bench, check, compare, points,
+};
+use ringlab_kernels::spec::HeadDim;
+use ringlab_kernels::variant::{Kernel, Path};
 
 const REPEATS: usize = 10;
 
@@ -34,7 +39,8 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
         [command, folder, ..] => (command.as_str(), FilePath::new(folder)),
         _ => {
             return Err(
-                "usage: lab check|bench|accuracy FOLDER [hopper|portable] [LONGEST [SHORTEST]]".into()
+                "usage: lab check|small|tiny|bench|accuracy|versions FOLDER [hopper|portable] [LONGEST [SHORTEST]]"
+                    .into()
             );
         }
     };
@@ -52,16 +58,22 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
     let device = Device::open_with(0, path, Some(Cache::from_env()))?;
     eprintln!("{} ({}), {} kernels", device.name()?, device.target().capability, device.target().path);
     match command {
-        "check" => run_check(&device, folder),
+        "check" => run_check(&device, folder, CheckOptions::FULL),
+        "small" => run_check(&device, folder, CheckOptions::SMALL),
+        "tiny" => run_check(&device, folder, CheckOptions::TINY),
+        "versions" => run_versions(&device, folder).map(|()| true),
         "bench" => run_bench(&device, folder, shortest..=longest).map(|()| true),
         "accuracy" => run_accuracy(&device, folder).map(|()| true),
-        other => Err(format!("`{other}` is no command; say check, bench or accuracy").into()),
+        other => {
+            Err(format!("`{other}` is no command; say check, small, tiny, bench, accuracy or versions")
+                .into())
+        }
     }
 }
 
-fn run_check(device: &Device, folder: &FilePath) -> Result<bool, Box<dyn Error>> {
+fn run_check(device: &Device, folder: &FilePath, options: CheckOptions) -> Result<bool, Box<dyn Error>> {
     let (mut log, mut cases, mut failed) = (String::new(), 0, 0);
-    let result = check(device, CheckOptions::FULL, &mut |outcome| {
+    let result = check(device, options, &mut |outcome| {
         cases += 1;
         if !outcome.passed() {
             failed += 1;
@@ -84,7 +96,7 @@ fn run_bench(
     lengths: RangeInclusive<usize>,
 ) -> Result<(), Box<dyn Error>> {
     let mut csv = String::from(
-        "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,tflops,median_ms,min_ms,\
+        "implementation,kernel,pass,dtype,head_dim,heads,kv_heads,batch,len,mask,layout,ranks,scope,tflops,median_ms,min_ms,\
          max_ms,repeats,device,cuda\n",
     );
     for point in points(&lengths) {
@@ -100,7 +112,7 @@ fn run_bench(
 fn summary(timing: &Timing) -> String {
     let point = timing.point;
     format!(
-        "d{:<3} len {:>5} batch {} group {} {:<10} {:<10} x{} {:<8} {:>6.1} TFLOP/s {:>8.3} ms  {}",
+        "d{:<3} len {:>5} batch {} group {} {:<10} {:<10} x{} {:<6} {:<8} {:>6.1} TFLOP/s {:>8.3} ms  {}",
         point.head_dim.elements(),
         point.len,
         point.batch,
@@ -108,6 +120,7 @@ fn summary(timing: &Timing) -> String {
         point.mask,
         point.layout,
         point.ranks,
+        point.scope,
         timing.pass,
         timing.tflops(),
         timing.median(),
@@ -120,7 +133,7 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
     let heads = 2048 / point.head_dim.elements();
     let times = &timing.milliseconds;
     Ok(format!(
-        "ringlab-{},{},{},bf16,{},{heads},{},{},{},{},{},{},{:.1},{},{},{},{},{},{}\n",
+        "ringlab-{},{},{},bf16,{},{heads},{},{},{},{},{},{},{},{:.1},{},{},{},{},{},{}\n",
         device.target().path,
         timing.kernel,
         timing.pass,
@@ -131,6 +144,7 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
         point.mask,
         point.layout,
         point.ranks,
+        point.scope,
         timing.tflops(),
         timing.median(),
         times[0],
@@ -139,6 +153,55 @@ fn row(device: &Device, timing: &Timing) -> Result<String, Box<dyn Error>> {
         device.name()?,
         device.driver_version()?
     ))
+}
+
+fn run_versions(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {
+    const ROUNDS: usize = 5;
+    let path = device.target().path;
+    let lengths: &[usize] = match path {
+        Path::Hopper => &[1024, 2048, 4096, 8192, 16384],
+        Path::Portable => &[16384],
+    };
+    let mut csv = String::from("version,pass,head_dim,len,batch,mask,tflops,ratio\n");
+    let mut versions = Vec::new();
+    for version in VERSIONS {
+        let concerns = |kernel: &Kernel| {
+            let mut changed = kernel.clone();
+            (version.change)(&mut changed);
+            changed != *kernel
+        };
+        if !Kernel::all(device.target()).iter().any(concerns) {
+            continue;
+        }
+        let changed = Device::open_with(0, Some(path), Some(Cache::from_env()))?.with_change(version.change);
+        let mut shown = 0;
+        if version.checked {
+            let failures = check(&changed, CheckOptions::SMALL, &mut |outcome| {
+                if !outcome.passed() && shown < 3 {
+                    shown += 1;
+                    println!("{} {outcome}", version.name);
+                }
+            })?;
+            println!("{}: {failures} failures", version.name);
+        }
+        versions.push((version.name, changed));
+    }
+    for head_dim in HeadDim::ALL {
+        for &len in lengths {
+            for mask in [Mask::Full, Mask::Causal] {
+                let point = Point { mask, batch: (16384 / len).max(1), ..Point::causal(head_dim, len) };
+                for row in compare(device, &versions, point, ROUNDS)? {
+                    let shape = format!("{},{len},{},{mask}", head_dim.elements(), point.batch);
+                    let line =
+                        format!("{},{},{shape},{:.1},{:.3}\n", row.version, row.pass, row.tflops, row.ratio);
+                    print!("{line}");
+                    csv.push_str(&line);
+                }
+            }
+        }
+    }
+    fs::write(folder.join(format!("versions-{path}.csv")), csv)?;
+    Ok(())
 }
 
 fn run_accuracy(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {

@@ -7,20 +7,24 @@
 mod accuracy;
 mod bench;
 mod check;
+mod huge;
 mod layout;
 mod long;
 mod mask;
 mod random;
 mod ranks;
+mod setup;
 mod special;
 mod tensors;
+mod versions;
 
 pub use accuracy::{ErrorRow, accuracy};
-pub use bench::{Point, Timing, bench, points};
+pub use bench::{Point, Scope, Timing, WIDTH, bench, points};
 pub use check::{CheckOptions, Outcome, check};
 pub use layout::Layout;
 pub use mask::Mask;
 pub use random::normal;
+pub use versions::{Comparison, VERSIONS, Version, compare};
 
 use crate::gpu::GpuError;
 use crate::reference::ReferenceError;

@@ -96,7 +96,7 @@ impl Target {
 pub enum KeyTile {
     /// 176: amortises what a tile costs, where little of the score matrix is masked or the sequence is long.
     Wide,
-    /// 128: wastes less along a diagonal.
+    /// 128: wastes less along a diagonal and at the end of a short sequence.
     Narrow,
 }
 
@@ -202,7 +202,7 @@ impl Kernel {
     pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Self {
         match target.path {
             Path::Hopper => hopper_forward(dtype, head_dim, key_tile),
-            Path::Portable => portable_forward(dtype, head_dim),
+            Path::Portable => portable_forward(dtype, head_dim, target.has_large_shared_memory()),
         }
     }
 
@@ -307,15 +307,16 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
 }
 
 /// Four warps of 32 queries, so that each key fragment read from shared memory feeds two products; two CTAs share a
-/// multiprocessor, whose shared memory holds two stages of keys and values at D = 64 only.
-fn portable_forward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
-    let (tile_q, tile_kv) = (128, 64);
-    let stages = match head_dim {
-        HeadDim::D64 => 2,
-        HeadDim::D128 => 1,
+/// multiprocessor. At D = 64 its shared memory holds two stages of keys and values, and registers suffice for 96 keys.
+fn portable_forward(dtype: Dtype, head_dim: HeadDim, large_shared_memory: bool) -> Kernel {
+    let tile_q = 128;
+    let (tile_kv, stages) = match head_dim {
+        HeadDim::D64 if large_shared_memory => (96, 2),
+        HeadDim::D64 => (64, 2),
+        HeadDim::D128 => (64, 1),
     };
     let mut kernel = Kernel::base("portable-forward", dtype, head_dim);
-    kernel.defines.push(format!("STAGES={stages}"));
+    kernel.defines.extend([format!("TILE_KV={tile_kv}"), format!("STAGES={stages}")]);
     Kernel {
         source: "portable/forward.cu",
         entry: "portable_forward",

@@ -2,15 +2,19 @@
 
 use anyhow::{Result, bail};
 use ringlab_plots::bars::Bars;
+use ringlab_plots::chart::{Axis, Chart, Line, Scale, Series, Style};
 use ringlab_plots::format;
 
-use super::curves::values_of;
+use super::curves::{values_of, x_axis};
 use super::picture::Request;
-use super::table::Table;
+use super::table::{Row, Table};
 
 /// Columns in which the rows of one chart may not differ.
 const FIXED: &[&str] =
-    &["dtype", "head_dim", "heads", "kv_heads", "len", "batch", "layout", "ranks", "device", "cuda"];
+    &["dtype", "head_dim", "heads", "kv_heads", "len", "batch", "layout", "ranks", "scope", "device", "cuda"];
+/// The same for lines over the length, where the batch goes with it.
+const FIXED_OVER_LENGTH: &[&str] =
+    &["dtype", "head_dim", "heads", "kv_heads", "pass", "layout", "ranks", "scope", "device", "cuda"];
 
 /// Bars for each implementation, in groups by pass and mask.
 ///
@@ -41,18 +45,8 @@ pub fn bars(table: &Table, request: &Request) -> Result<Bars> {
     if values.iter().flatten().next().is_none() {
         bail!("{}: no row has a rate", table.label());
     }
-    let first = table.rows().next();
-    let common = first.map_or(String::new(), |r| {
-        let tokens = r.number("len").map_or(String::new(), format::tokens);
-        format!(
-            "{}, {} tokens, {} heads of {}, {}",
-            r.text("device"),
-            tokens,
-            r.text("heads"),
-            r.text("head_dim"),
-            r.text("dtype")
-        )
-    });
+    let common =
+        common(table, |r| format!("{} tokens", r.number("len").map_or(String::new(), format::tokens)));
     Ok(Bars {
         title: request.title.clone().unwrap_or_else(|| format!("Attention kernels: {common}")),
         label: "mask-area TFLOP/s".into(),
@@ -60,5 +54,62 @@ pub fn bars(table: &Table, request: &Request) -> Result<Bars> {
         groups,
         series,
         values,
+    })
+}
+
+/// A line over the length for each implementation and mask: a colour an implementation, a dash a mask.
+///
+/// # Errors
+/// Another column along the picture, columns that are missing or have several values, or nothing to draw.
+pub fn lines(table: &Table, request: &Request) -> Result<Chart> {
+    const DASHES: [Line; 3] = [Line::Solid, Line::Dashed, Line::Dotted];
+    if request.x() != "len" {
+        bail!("kernels are drawn over len (--x len), or without --x as bars at one length");
+    }
+    for column in ["implementation", "pass", "mask", "tflops", "len"] {
+        table.column(column)?;
+    }
+    table.require_one_value(FIXED_OVER_LENGTH)?;
+    let masks = values_of(table, "mask");
+    let mut series = Vec::new();
+    for (colour, implementation) in values_of(table, "implementation").iter().enumerate() {
+        for (dash, mask) in masks.iter().enumerate() {
+            let rows =
+                table.rows().filter(|r| r.text("implementation") == implementation && r.text("mask") == mask);
+            let mut points: Vec<(f64, f64)> =
+                rows.filter_map(|r| Some((r.number("len")?, r.number("tflops")?))).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            if let Some(pair) = points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                bail!(
+                    "{}: {implementation} has several rates at {} tokens, {mask}; choose with --where",
+                    table.label(),
+                    format::tokens(pair[0].0)
+                );
+            }
+            if !points.is_empty() {
+                let style = Style::nth(colour).with_line(DASHES[dash % DASHES.len()]);
+                series.push(Series { name: format!("{implementation}, {mask}"), points, style });
+            }
+        }
+    }
+    let most = series.iter().flat_map(|s: &Series| &s.points).map(|p| p.1).fold(0.0, f64::max);
+    if most <= 0.0 {
+        bail!("{}: no row has a rate", table.label());
+    }
+    let common = common(table, |r| r.text("pass").to_owned());
+    Ok(Chart {
+        title: request.title.clone().unwrap_or_else(|| format!("Attention kernels: {common}")),
+        x: Axis { label: "tokens of a sequence".into(), ..x_axis("seq_len") },
+        y: Axis::new("mask-area TFLOP/s", Scale::Linear, format::number).over(0.0, most * 1.05),
+        references: Vec::new(),
+        series,
+    })
+}
+
+/// What the rows of a chart have in common, `what` after the device.
+fn common(table: &Table, what: impl Fn(Row<'_>) -> String) -> String {
+    table.rows().next().map_or(String::new(), |r| {
+        let [device, heads, head_dim, dtype] = ["device", "heads", "head_dim", "dtype"].map(|c| r.text(c));
+        format!("{device}, {}, {heads} heads of {head_dim}, {dtype}", what(r))
     })
 }

@@ -31,6 +31,6 @@ pub enum Kind {
     Rate,
     /// Map of the fastest schedule.
     Winner,
-    /// Rates of attention kernels, from a benchmark's rows.
+    /// Rates of attention kernels, from a benchmark's rows: bars at one length, or lines with --x len.
     Kernels,
 }

@@ -64,6 +64,7 @@ pub enum Drawn {
 pub fn draw(table: &Table, request: &Request) -> Result<Drawn> {
     Ok(match request.kind {
         Kind::Winner => Drawn::Map(winner::map(table, request)?),
+        Kind::Kernels if request.x.is_some() => Drawn::Lines(kernels::lines(table, request)?),
         Kind::Kernels => Drawn::Bars(kernels::bars(table, request)?),
         _ => Drawn::Lines(curves::chart(table, request)?),
     })

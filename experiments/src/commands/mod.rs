@@ -1,5 +1,6 @@
 //! One module a command.
 
+pub mod bench;
 pub mod calibrate;
 pub mod check;
 pub mod explore;

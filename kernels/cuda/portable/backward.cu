@@ -19,21 +19,12 @@ template <int M, int N, int Rows> struct Grid {
     static DEVICE int column() { return threadIdx.x / 32 % columns * width; }
 };
 using Scores = Grid<tile_q, tile_kv, tile_q / 32>;
-using KeyGrad = Grid<tile_kv, D, 4>;
+using KeyGrad = Grid<tile_kv, D, tile_kv / 32>;
 using QueryGrad = Grid<tile_q, D, tile_q / 32>;
 
 constexpr int q_bytes = tile_q * D * 2, kv_bytes = tile_kv * D * 2, score_bytes = tile_q * tile_kv * 2;
 
 DEVICE int lane() { return threadIdx.x % 32; }
-
-DEVICE void add_pair(float* to, float x, float y) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
-#else
-    atomicAdd(to, x);
-    atomicAdd(to + 1, y);
-#endif
-}
 
 // The query tiles of one key tile, head after head. Without a fixed order the key tiles of a head start at different
 // query tiles, so that they do not add to the same rows of dQ at one time. Two registers: this kernel is short of them.
@@ -227,6 +218,31 @@ struct Backward {
             [&](u32(&f)[4], int n, int k) { load_matrices_transposed(f, SharedTile<D>::block(b_lane, 16 * k, 16 * n)); });
     }
 
+    // Half of a 16-row block: each lane's pairs to its row. From 9.0 on neighbouring lanes exchange a pair, so that each adds
+    // four columns of one of two blocks at once: half as many reductions.
+    DEVICE void add_row(float* to, const float (&dq)[QueryGrad::NT][4], int h, bool inside) const {
+#if __CUDA_ARCH__ >= 900
+        const bool odd = lane() & 1;
+        to += odd ? 6 : 0;
+#pragma unroll
+        for (int n = 0; n < QueryGrad::NT; n += 2) {
+            const float *even = dq[n] + 2 * h, *next = dq[n + 1] + 2 * h;
+            const float x = __shfl_xor_sync(~0u, odd ? even[0] : next[0], 1), y = __shfl_xor_sync(~0u, odd ? even[1] : next[1], 1);
+            const float a = odd ? x : even[0], b = odd ? y : even[1], c = odd ? next[0] : x, d = odd ? next[1] : y;
+            if (inside)
+                asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + 8 * n), "f"(a * args.scale),
+                             "f"(b * args.scale), "f"(c * args.scale), "f"(d * args.scale) : "memory");
+        }
+#else
+        if (!inside) return;
+#pragma unroll
+        for (int n = 0; n < QueryGrad::NT; ++n) {
+            atomicAdd(to + 8 * n, dq[n][2 * h] * args.scale);
+            atomicAdd(to + 8 * n + 1, dq[n][2 * h + 1] * args.scale);
+        }
+#endif
+    }
+
     DEVICE void add_query_gradient(const float (&dq)[QueryGrad::MT][QueryGrad::NT][4], const Cursor& at) const {
         int* turn = nullptr;
         if (args.deterministic) turn = take_turn(at);
@@ -236,11 +252,8 @@ struct Backward {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int row = at.tile * tile_q + QueryGrad::row() + 16 * m + 8 * h + lane() / 4;
-                if (row >= args.q_len) continue;
                 float* to = base + row * args.dq_stride.token;
-#pragma unroll
-                for (int n = 0; n < QueryGrad::NT; ++n)
-                    add_pair(to + 8 * n, dq[m][n][2 * h] * args.scale, dq[m][n][2 * h + 1] * args.scale);
+                add_row(to, dq[m], h, row < args.q_len);
             }
         if (turn) pass_turn(turn);
     }

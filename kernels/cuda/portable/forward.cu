@@ -8,8 +8,8 @@
 
 namespace {
 
-constexpr int D = HEAD_DIM, tile_q = 128, tile_kv = 64, stages = STAGES, threads = 128;
-constexpr bool q_in_registers = D == 64;  // where they suffice: a third of the reads from shared memory less
+constexpr int D = HEAD_DIM, tile_q = 128, tile_kv = TILE_KV, stages = STAGES, threads = 128;
+constexpr bool q_in_registers = D == 64 && tile_kv == 64;  // where they suffice: a third of the reads from shared memory less
 constexpr int q_bytes = tile_q * D * 2, kv_bytes = tile_kv * D * 2;
 constexpr int MT = 2, NT = tile_kv / 8, DT = D / 8;  // 16-row and 8-column blocks of a warp
 

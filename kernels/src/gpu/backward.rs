@@ -25,7 +25,7 @@ impl Backward {
     /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
     pub fn prepare(device: &Device, spec: &BackwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
-        let kernel = Kernel::backward(device.target(), spec.dims.dtype, spec.dims.head_dim);
+        let kernel = device.changed(Kernel::backward(device.target(), spec.dims.dtype, spec.dims.head_dim));
         let (tile_q, tile_kv, positions) = (kernel.tile_q, kernel.tile_kv, spec.segment.positions);
         let mut ranges = query_ranges(spec.mask, tile_q, positions, tile_kv);
         if spec.deterministic {

@@ -82,8 +82,13 @@ impl Buffer {
 
     /// Copies the first `count` values back, after everything the device was given before.
     pub fn read<T: Plain>(&self, count: usize) -> Result<Vec<T>, GpuError> {
+        self.read_at(0, count)
+    }
+
+    /// As [`read`](Self::read), from byte `offset` on.
+    pub fn read_at<T: Plain>(&self, offset: usize, count: usize) -> Result<Vec<T>, GpuError> {
         let mut data = vec![T::ZERO; count];
-        let ptr = self.at(0, size_of_val(&data[..]))?;
+        let ptr = self.at(offset, size_of_val(&data[..]))?;
         self.settle()?;
         #[expect(unsafe_code, reason = "the range lies within the allocation; any bits make a Plain value")]
         unsafe { result::memcpy_dtoh_sync(&mut data, ptr) }.doing("copy from the device")?;

@@ -45,9 +45,10 @@ impl Binary {
         })
     }
 
-    /// Lines of the log that mean a slow kernel: `setmaxnreg` ignored (C7508), `wgmma` serialised (C7510).
+    /// Lines of the log that mean a slow kernel: `setmaxnreg` ignored (C7508), `wgmma` serialised (the others).
     pub fn warnings(&self) -> Vec<&str> {
-        self.log.lines().filter(|line| line.contains("C7508") || line.contains("C7510")).collect()
+        const CODES: [&str; 6] = ["C7508", "C7510", "C7512", "C7514", "C7515", "C7517"];
+        self.log.lines().filter(|line| CODES.iter().any(|code| line.contains(code))).collect()
     }
 }
 
@@ -157,8 +158,12 @@ mod tests {
 
     #[test]
     fn serialisation_warnings_are_found() {
-        let log = "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async\nptxas info : Used 24 registers";
-        assert_eq!(binary(log).warnings().len(), 1);
+        // `setmaxnreg` ignored; wgmma serialised for want of registers, by other writers of its registers, and so on.
+        for code in ["C7508", "C7510", "C7512", "C7514", "C7515", "C7517"] {
+            let line = format!("ptxas info : ({code}) Potential Performance Loss: wgmma.mma_async");
+            let log = format!("{line}\nptxas info : Used 24 registers");
+            assert_eq!(binary(&log).warnings(), [line.as_str()]);
+        }
         assert!(binary("ptxas info : Used 24 registers").warnings().is_empty());
     }
 }

@@ -20,6 +20,7 @@ pub struct Device {
     target: Target,
     multiprocessors: u32,
     functions: Mutex<HashMap<String, Loaded>>,
+    change: Option<fn(&mut Kernel)>,
 }
 
 /// A kernel on the device.
@@ -52,7 +53,20 @@ impl Device {
             .doing("count the multiprocessors")?
             .unsigned_abs();
         let target = Target { path, capability };
-        Ok(Self { context, compiler, target, multiprocessors, functions: Mutex::default() })
+        Ok(Self { context, compiler, target, multiprocessors, functions: Mutex::default(), change: None })
+    }
+
+    /// Every kernel is passed through `change` before it is compiled: versions of a kernel side by side in one run.
+    pub fn with_change(self, change: fn(&mut Kernel)) -> Self {
+        Self { functions: Mutex::default(), change: Some(change), ..self }
+    }
+
+    /// `kernel` as this device compiles and launches it.
+    pub(super) fn changed(&self, mut kernel: Kernel) -> Kernel {
+        if let Some(change) = self.change {
+            change(&mut kernel);
+        }
+        kernel
     }
 
     /// GPUs of this machine; an error where there is no driver.
@@ -87,6 +101,11 @@ impl Device {
             .result()
             .doing("ask for the driver's version")?;
         Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
+    }
+
+    /// Version of the compiler of its kernels, as in `13.0`.
+    pub fn compiler_version(&self) -> &str {
+        self.compiler.version()
     }
 
     /// The family of kernels that its launches use, and its compute capability.

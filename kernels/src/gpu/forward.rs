@@ -23,7 +23,8 @@ impl Forward {
     /// Validates `spec`, picks the kernel and puts what it reads beside the tensors on the device.
     pub fn prepare(device: &Device, spec: &ForwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
-        let kernel = Kernel::forward(device.target(), spec.dims.dtype, spec.dims.head_dim, key_tile(spec));
+        let Dims { dtype, head_dim, .. } = spec.dims;
+        let kernel = device.changed(Kernel::forward(device.target(), dtype, head_dim, key_tile(spec)));
         let ranges: Vec<Vec<TileRange>> = spec
             .segments
             .iter()
@@ -108,9 +109,11 @@ fn arguments(spec: &ForwardSpec<'_>) -> ForwardArgs {
     args
 }
 
-/// Wide where at least nine tenths of the tiles of 128 x 128 are visited, or where there are 32Ki keys or more.
+/// Wide where at least nine tenths of the tiles of 128 x 128 are visited, or where there are 32Ki keys or more; never up to
+/// 2Ki keys, whose last tile of 176 would be mostly padding.
 fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
     const TILE: usize = 128;
+    const SHORT: usize = 2 << 10;
     const LONG: usize = 32 << 10;
     let (mut visited, mut all, mut keys) = (0, 0, 0);
     for segment in &spec.segments {
@@ -119,13 +122,15 @@ fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
         all += ranges.len() * segment.positions.len().div_ceil(TILE);
         keys += segment.positions.len();
     }
-    if visited * 10 >= all * 9 || keys >= LONG { KeyTile::Wide } else { KeyTile::Narrow }
+    let wide = keys >= LONG || (keys > SHORT && visited * 10 >= all * 9);
+    if wide { KeyTile::Wide } else { KeyTile::Narrow }
 }
 
 /// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at
 /// least four query tiles a multiprocessor, and sections of equal size; a multiple of the heads of a group.
 fn head_section(spec: &ForwardSpec<'_>, tiles: usize, multiprocessors: usize) -> usize {
-    const L2_BUDGET: usize = 64 << 20;
+    // Half of the L2 cache of an H100: its two halves each keep a copy of what both read.
+    const L2_BUDGET: usize = 32 << 20;
     let Dims { heads, kv_heads, batch, head_dim, .. } = spec.dims;
     let keys: usize = spec.segments.iter().map(|segment| segment.positions.len()).sum();
     let (group, all) = (heads / kv_heads, heads * batch);
@@ -167,11 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn short_causal_tiles_are_narrow() {
+    fn short_and_causal_tiles_are_narrow() {
         let causal = |len: usize| (0..).take(len).collect::<Vec<i32>>();
         assert_eq!(with_spec(2048, 1, 1, &causal(2048), key_tile), KeyTile::Narrow);
         assert_eq!(with_spec(32768, 1, 1, &causal(32768), key_tile), KeyTile::Wide);
-        assert_eq!(with_spec(2048, 1, 1, &[4095; 2048], key_tile), KeyTile::Wide);
+        assert_eq!(with_spec(2048, 1, 1, &[4095; 2048], key_tile), KeyTile::Narrow);
+        assert_eq!(with_spec(4096, 1, 1, &[4095; 4096], key_tile), KeyTile::Wide);
     }
 
     #[test]
@@ -181,9 +187,9 @@ mod tests {
         };
         // 1 MiB of keys and values a head: all 16 fit.
         assert_eq!(section(2048, 16, 16), 16);
-        // 8 MiB a head: 8 fit, two sections of 8.
-        assert_eq!(section(16384, 16, 16), 8);
-        // 32 MiB a head: 2 fit, and 2 x 512 tiles are enough.
+        // 8 MiB a head: 4 fit, but four tiles a multiprocessor take 5 heads; four equal sections.
+        assert_eq!(section(16384, 16, 16), 4);
+        // 32 MiB a head: 1 fits, but four tiles a multiprocessor take 2 heads.
         assert_eq!(section(65536, 16, 16), 2);
         // Groups of 4 stay together even where one kv head is more than fits.
         assert_eq!(section(262_144, 8, 2), 4);

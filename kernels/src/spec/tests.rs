@@ -127,6 +127,8 @@ fn backward_tensors_are_checked() {
         change(&mut spec);
         spec.validate().expect_err("the spec is wrong")
     };
+    assert_eq!(refused(|s| s.dims.kv_heads = 3), SpecError::Heads { heads: 4, kv_heads: 3 });
+    assert_eq!(refused(|s| s.segment.k = 0x2008), SpecError::Misaligned { name: "k", value: 0x2008 });
     assert_eq!(refused(|s| s.dv = 0), SpecError::Null("dv"));
     assert_eq!(refused(|s| s.delta = 0x6002), SpecError::Misaligned { name: "delta", value: 0x6002 });
     assert_eq!(refused(|s| s.dq.ptr = 0x7004), SpecError::Misaligned { name: "dq", value: 0x7004 });
