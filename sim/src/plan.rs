@@ -6,11 +6,14 @@
 
 pub mod builder;
 mod op;
+mod scores;
 mod tensor;
 
 use serde::Serialize;
 
 pub use op::{Access, Op, OpKind, Projection};
+
+pub use scores::Scores;
 
 pub use tensor::{Part, Tensor};
 
@@ -284,6 +287,16 @@ impl Plan {
         let all =
             TokenSet::new([crate::tokens::Progression::contiguous(0, self.layout.documents().tokens())]);
         crate::work::pairs(&self.masks[0], &all, &all)
+    }
+
+    /// FLOPs of an operation by the mask's area, over all heads and sequences.
+    pub fn flops(&self, kind: &OpKind) -> f64 {
+        kind.attended().map_or(0.0, |(q, kv, mask)| {
+            let (q, kv) = (self.block(q), self.block(kv));
+            let pairs = crate::work::pairs(self.mask(mask), &q.tokens, &kv.tokens);
+            let each = kind.flops_per_pair(self.shape.head_dim) as f64;
+            pairs as f64 * each * f64::from(q.heads.count) * f64::from(self.shape.batch)
+        })
     }
 
     /// FLOPs of the whole problem by the mask's area: never the FLOPs that a kernel spends on masked pairs.

@@ -11,8 +11,8 @@ use super::region::{Placement, Region};
 use super::state::StateRow;
 
 /// Numbers a row of one array: `[batch][tokens][heads][width]`.
-fn width(part: Part, shape: &Shape) -> usize {
-    part.width(shape) as usize
+fn width(tensor: Tensor, part: Part, shape: &Shape) -> usize {
+    tensor.width(part, shape) as usize
 }
 
 /// Memory for one tensor, and the region that it holds.
@@ -28,7 +28,8 @@ impl Storage {
     /// Memory of `rows` tokens and heads for every sequence of the batch, all NaN.
     fn poisoned(tensor: Tensor, shape: Shape, rows: usize) -> Self {
         let rows = rows * shape.batch as usize;
-        let planes = tensor.parts().iter().map(|&p| vec![f32::NAN; rows * width(p, &shape)]).collect();
+        let planes =
+            tensor.parts().iter().map(|&p| vec![f32::NAN; rows * width(tensor, p, &shape)]).collect();
         Self { tensor, shape, held: None, planes }
     }
 
@@ -63,7 +64,7 @@ impl Storage {
         let rows = region.tokens.len() * region.heads() * self.shape.batch as usize;
         self.held = Some(Arc::clone(region));
         let mut planes = self.tensor.parts().iter().zip(&self.planes);
-        planes.all(|(&p, data)| rows * width(p, &self.shape) <= data.len())
+        planes.all(|(&p, data)| rows * width(self.tensor, p, &self.shape) <= data.len())
     }
 
     /// Index of a row: one token and one head, both counted within the region.
@@ -73,12 +74,12 @@ impl Storage {
     }
 
     pub fn row(&self, plane: usize, index: usize) -> &[f32] {
-        let width = width(self.tensor.parts()[plane], &self.shape);
+        let width = width(self.tensor, self.tensor.parts()[plane], &self.shape);
         &self.planes[plane][index * width..(index + 1) * width]
     }
 
     pub fn row_mut(&mut self, plane: usize, index: usize) -> &mut [f32] {
-        let width = width(self.tensor.parts()[plane], &self.shape);
+        let width = width(self.tensor, self.tensor.parts()[plane], &self.shape);
         &mut self.planes[plane][index * width..(index + 1) * width]
     }
 

@@ -14,6 +14,7 @@ mod operations;
 mod projections;
 mod rank;
 mod region;
+mod scores;
 mod state;
 mod tensors;
 
@@ -71,7 +72,7 @@ pub fn run(plan: &Plan, inputs: &Inputs, options: &RunOptions) -> Result<Outcome
     let mut memories = Vec::new();
     for (rank, program) in plan.programs.iter().enumerate() {
         let mut memory = Memory::new(program, plan.shape);
-        tensors::scatter(inputs, &real, &regions, &mut memory).map_err(|cause| {
+        tensors::scatter(plan, inputs, &real, &regions, &mut memory).map_err(|cause| {
             let place = Place::new(plan, rank as Rank, 0);
             RunError::Ranks { root: RankFailure { place, cause }, others: Vec::new() }
         })?;

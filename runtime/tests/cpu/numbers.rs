@@ -6,7 +6,7 @@ use ringlab_sim::mask::Pattern;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 
-use crate::support::{Case, SCHEDULES, backward, forward, options, outcome, plan, problem, shape};
+use crate::support::{Case, SCHEDULES, TOLERANCE, backward, forward, options, outcome, plan, problem, shape};
 
 #[test]
 fn the_gradient_error_does_not_grow_with_the_number_of_ranks() {
@@ -37,7 +37,9 @@ fn flat_attention_is_exact() {
     for schedule in SCHEDULES {
         for ranks in [1, 8] {
             let result = forward(schedule, &problem, ranks, &options(Pass::Forward), &inputs);
-            assert!(result.o.iter().all(|&o| o == 2.0), "{schedule} on {ranks}");
+            // Weights that are normalised before they weigh are rounded.
+            let slack = if schedule == Schedule::RingSelfAttention { TOLERANCE } else { 0.0 };
+            assert!(result.o.iter().all(|&o| (f64::from(o) - 2.0).abs() <= slack), "{schedule} on {ranks}");
             for (lse, keys) in result.lse.iter().zip(1..=n) {
                 assert!(
                     (f64::from(*lse) - f64::from(keys).ln()).abs() < 1e-6,

@@ -9,21 +9,26 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::contents::Machine;
-use super::contributions::{Contribution, collect};
+use super::contributions::{Contribution, collect, collect_rows};
 use super::messages::at;
 use super::regions::{Regions, cuts};
 use super::terms::{Fault, Pair};
 use super::violation::{Findings, Violation};
 use crate::mask::Mask;
-use crate::plan::{Heads, MaskId, Plan, Rank, Role, Slots, Tensor};
+use crate::plan::{Buffer, Heads, MaskId, Plan, Rank, Role, Slots, Tensor};
 use crate::problem::Pass;
 use crate::tokens::TokenSet;
 use crate::work::pairs;
 
-/// The results of a pass.
-fn results(pass: Pass) -> &'static [Tensor] {
-    match pass {
+/// The results of a plan's pass; dk and dv are two if they come about apart.
+fn results(plan: &Plan) -> &'static [Tensor] {
+    let apart =
+        |b: &Buffer| matches!((b.tensor, b.role), (Tensor::KeyGrad | Tensor::ValueGrad, Role::Output(_)));
+    match plan.pass {
         Pass::Forward => &[Tensor::Output],
+        Pass::Backward if plan.programs.iter().any(|p| p.buffers.iter().any(apart)) => {
+            &[Tensor::QueryGrad, Tensor::KeyGrad, Tensor::ValueGrad]
+        }
         Pass::Backward => &[Tensor::QueryGrad, Tensor::KeyValueGrad],
     }
 }
@@ -31,7 +36,12 @@ fn results(pass: Pass) -> &'static [Tensor] {
 /// Proves every result of the pass; the pairs of all query heads that each of them has.
 pub(super) fn prove(plan: &Plan, machine: &mut Machine, found: &mut Findings) -> u128 {
     let mut proven = 0;
-    for &result in results(plan.pass) {
+    if !machine.completed().is_empty() {
+        let contributions = collect_rows(plan, machine);
+        let rows = Tensor::Scores { keys: 0 };
+        Coverage::new(plan, &machine.regions, &contributions, rows).prove(found);
+    }
+    for &result in results(plan) {
         outputs(plan, &machine.regions, result, found);
         let contributions = collect(plan, machine, result);
         proven = Coverage::new(plan, &machine.regions, &contributions, result).prove(found);

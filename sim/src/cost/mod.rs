@@ -3,12 +3,13 @@
 mod attention;
 mod cache;
 mod memory;
+mod scores;
 
 pub use attention::{Call, Kernel};
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
 
 use crate::config::cluster::{Cluster, NoKernel};
-use crate::plan::{BlockId, Buf, MaskId, OpKind, Plan, Program};
+use crate::plan::{BlockId, Buf, MaskId, OpKind, Plan, Program, Scores};
 use crate::tiles::{self, TileShape};
 use crate::units::{Bytes, SimTime};
 use crate::work;
@@ -80,6 +81,11 @@ impl Costs {
             _ => Bytes(0),
         };
         moved / self.cluster.device.reached.hbm
+    }
+
+    /// Time of an operation on score rows.
+    pub fn scores_time(&self, plan: &Plan, program: &Program, op: &Scores) -> SimTime {
+        scores::time(&self.cluster.device.reached, plan, program, op)
     }
 
     fn geometry(&mut self, plan: &Plan, tile: TileShape, q: BlockId, kv: BlockId, mask: MaskId) -> Geometry {

@@ -13,6 +13,7 @@ mod name;
 mod ring;
 mod ring_backward;
 mod ring_forward;
+mod ring_self_attention;
 mod saved;
 mod step;
 mod striped;
@@ -236,6 +237,7 @@ pub fn build(
         Schedule::Usp { across, .. } => Ok(usp::build(problem, layout, options, (schedule, across))),
         Schedule::Burst { zigzag } => Ok(burst::build(problem, layout, options, zigzag)),
         Schedule::MegatronSp => Ok(megatron_sp::build(problem, layout, options)),
+        Schedule::RingSelfAttention => Ok(ring_self_attention::build(problem, layout, options)),
         Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
     }
 }
