@@ -6,6 +6,7 @@ mod lengths;
 use anyhow::Result;
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
+use ringlab_sim::plan::Partials;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{
     AttentionKernel, Checkpointing, Context, Grid, Materialised, Sharding, Stack, Training, predict,
@@ -36,7 +37,7 @@ pub fn rows(setup: &Setup) -> Result<Vec<Row>> {
 /// layers.
 pub(super) fn distflash(gpus: u64, seq: u64) -> Training {
     Training {
-        context: Context { half_partials: true, ..Context::new(Schedule::DistFlash) },
+        context: Context { partials: Partials::Element, ..Context::new(Schedule::DistFlash) },
         checkpointing: Checkpointing::RematAware,
         stack: Stack::EAGER,
         ..Training::new(Grid::ring(gpus), seq, Schedule::DistFlash)

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ringlab_sim::plan::{Buf, Buffer, Op, Part, Plan, Program, Tensor};
-use ringlab_sim::problem::Shape;
+use ringlab_sim::plan::{Buf, Buffer, Op, Part, Partials, Plan, Program, Tensor};
+use ringlab_sim::problem::{Dtype, Shape};
 use ringlab_sim::units::Bytes;
 
 use super::error::Cause;
@@ -43,6 +43,22 @@ impl Storage {
     pub fn bytes(&self) -> Bytes {
         let planes = self.tensor.parts().iter().zip(&self.planes);
         Bytes(planes.map(|(part, data)| data.len() as u64 * part.element_bytes(&self.shape)).sum())
+    }
+
+    /// Size of the memory on its way between ranks.
+    pub fn travelling_bytes(&self, plan: &Plan) -> Bytes {
+        let planes = self.tensor.parts().iter().zip(&self.planes);
+        Bytes(planes.map(|(&part, data)| data.len() as u64 * plan.travelling_bytes(part)).sum())
+    }
+
+    /// Rounds what travels in the element type.
+    pub fn round_partials(&mut self, partials: Partials) {
+        if partials == Partials::Element {
+            let round = rounding(self.shape.dtype);
+            let planes = self.tensor.parts().iter().zip(&mut self.planes);
+            let partial = planes.filter(|(part, _)| part.is_partial());
+            partial.for_each(|(_, data)| data.iter_mut().for_each(|x| *x = round(*x)));
+        }
     }
 
     pub fn tensor(&self) -> Tensor {
@@ -131,6 +147,16 @@ impl Storage {
             }
         }
         Some(())
+    }
+}
+
+/// To the nearest number of the element type. TF32 and fp32 travel in four bytes, and fp8 partial results would need scales
+/// that no schedule sends: both stay as they are.
+fn rounding(dtype: Dtype) -> fn(f32) -> f32 {
+    match dtype {
+        Dtype::Bf16 => |x| half::bf16::from_f32(x).to_f32(),
+        Dtype::Fp16 => |x| half::f16::from_f32(x).to_f32(),
+        Dtype::Fp8 | Dtype::Tf32 | Dtype::Fp32 => |x| x,
     }
 }
 

@@ -218,7 +218,8 @@ impl Runner<'_> {
                 }
             }
         }
-        let bytes = block.bytes();
+        block.round_partials(self.shared.plan.partials);
+        let bytes = block.travelling_bytes(self.shared.plan);
         self.mailbox.send(m.to, message, block);
         Ok(bytes)
     }
@@ -232,7 +233,7 @@ impl Runner<'_> {
         let whole = place(block, region, buffer)?;
         target.copy_rows(block, region, &whole).ok_or(not_held(buffer))?;
         self.memory.put(buffer, target);
-        Ok(block.bytes())
+        Ok(block.travelling_bytes(self.shared.plan))
     }
 }
 

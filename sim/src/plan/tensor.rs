@@ -107,6 +107,11 @@ impl Part {
         }
     }
 
+    /// Whether it is a partial result or gradient, which may travel in the element type.
+    pub fn is_partial(self) -> bool {
+        matches!(self, Self::Sum | Self::QueryGrad | Self::KeyGrad | Self::ValueGrad)
+    }
+
     /// Size of one of its numbers: the problem's element type for tensors of the model, none for what is carried along to
     /// stand for something that is computed, else fp32.
     pub fn element_bytes(self, shape: &Shape) -> u64 {

@@ -19,8 +19,7 @@ use crate::plan::{BlockId, Buf, Bufs, MaskId, OpId, OpKind, Plan, Rank, Scores, 
 use crate::problem::{Pass, Problem};
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let mut b =
-        PlanBuilder::new("ring-self-attention".into(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder("ring-self-attention".into(), problem, layout);
     Unused { prefetch: false, ..Unused::ALL }.note(&mut b, options);
     if problem.pattern != Pattern::Full {
         b.note("no block is skipped: masked pairs are computed too");

@@ -1,11 +1,13 @@
 //! One training (or forward) iteration of a transformer: its time, part by part, and the memory of a GPU.
 //!
 //! Matrix products cost their FLOPs, element-wise kernels their bytes, both at what the device reaches; attention is the
-//! context-parallel plan, simulated; everything else that moves between GPUs is a collective in closed form. The model is
+//! context-parallel plan, simulated, and so are exchanges of heads and of experts' tokens; everything else that moves between
+//! GPUs is a collective in closed form. The model is
 //! made of layers that are all alike, so one layer is costed and multiplied.
 
 pub mod attention;
 pub mod collective;
+pub mod exchange;
 mod grid;
 mod iteration;
 mod kernels;

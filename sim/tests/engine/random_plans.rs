@@ -5,7 +5,7 @@ use ringlab_sim::config::cluster::{Cluster, FabricTopology, Grid, NetworkTopolog
 use ringlab_sim::cost::Costs;
 use ringlab_sim::engine::{Discard, Machine, SimOptions, simulate, simulate_with};
 use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::{LANES, NO_OP, Op, OpKind, Plan, Transport};
+use ringlab_sim::plan::{LANES, NO_OP, Op, OpKind, Partials, Plan, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
 use ringlab_sim::schedule::{self, Options, Route, Schedule};
 use ringlab_sim::timeline::{SpanKind, Timeline};
@@ -34,6 +34,7 @@ fn options() -> impl Strategy<Value = Options> {
             prefetch,
             needed_only,
             gpus_per_node: 8,
+            partials: Partials::Fp32,
             pad: true,
         },
     )

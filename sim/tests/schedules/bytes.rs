@@ -1,6 +1,6 @@
 //! What a rank sends, in closed form.
 
-use ringlab_sim::plan::{OpKind, Tensor};
+use ringlab_sim::plan::{OpKind, Partials, Tensor};
 use ringlab_sim::problem::{Dtype, Pass, Shape};
 use ringlab_sim::schedule::{Options, Route, Schedule, build};
 
@@ -277,4 +277,32 @@ fn ring_self_attention_keeps_whole_rows() {
             "keys and values take the room of keys with values"
         );
     }
+}
+
+/// o, dq, dk and dv in two bytes instead of four; statistics, keys and queries as before.
+#[test]
+fn partial_results_halve_in_the_element_type() {
+    let (s, p) = (shape(8, 2), 8);
+    let problem = causal(s, C * u64::from(p));
+    let bytes = |schedule, pass, partials, tensor| {
+        let plan = build(schedule, &problem, p, &Options { partials, ..Options::new(pass) }).unwrap();
+        ringlab_sim::check::prove(&plan).expect("a correct plan");
+        plan.messages.iter().filter(|m| m.tensor == tensor).map(|m| m.bytes.0).sum::<u64>()
+    };
+    let both = |schedule, pass, tensor| {
+        [Partials::Fp32, Partials::Element].map(|partials| bytes(schedule, pass, partials, tensor))
+    };
+    let [whole, half] = both(Schedule::DistFlash, Pass::Forward, Tensor::State);
+    let d = u64::from(s.head_dim);
+    assert_eq!(whole * (2 * d + 8), half * (4 * d + 8));
+    for (schedule, tensor) in [
+        (Schedule::Ring, Tensor::KeyValueGrad),
+        (Schedule::DistFlash, Tensor::QueryGrad),
+        (Schedule::RingSelfAttention, Tensor::ValueGrad),
+    ] {
+        let [whole, half] = both(schedule, Pass::Backward, tensor);
+        assert_eq!(whole, 2 * half, "{schedule}");
+    }
+    let [whole, half] = both(Schedule::Ring, Pass::Backward, Tensor::KeyValue);
+    assert_eq!(whole, half);
 }

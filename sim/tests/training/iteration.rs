@@ -1,6 +1,6 @@
 //! Times against closed forms, and the parts against their sum.
 
-use ringlab_sim::plan::Tensor;
+use ringlab_sim::plan::{Partials, Tensor};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{
@@ -184,8 +184,9 @@ fn sharding_costs_traffic_only_where_it_is_exposed() {
 /// 2 D bytes and two floats a row instead of D + 2 floats; keys and queries as before.
 #[test]
 fn partial_results_travel_in_the_element_type_if_asked_to() {
-    let bytes = |half_partials, pass, tensor| {
-        let context = Context { half_partials, ..Context::new(Schedule::DistFlash) };
+    let bytes = |element, pass, tensor| {
+        let partials = if element { Partials::Element } else { Partials::Fp32 };
+        let context = Context { partials, ..Context::new(Schedule::DistFlash) };
         let training = Training { context, ..ring(1 << 14) };
         let plan = attention::plan(&training, attention::shape(&llama_7b(), &training), pass).unwrap();
         plan.messages.iter().filter(|m| m.tensor == tensor).map(|m| m.bytes.0).sum::<u64>()
