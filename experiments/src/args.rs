@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod exploring;
+mod training;
 
 use std::path::PathBuf;
 
@@ -11,6 +12,8 @@ use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
 
 use crate::disturbance::Repeats;
+
+pub use training::TrainArgs;
 
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 
@@ -26,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Predict time, bubbles, exposed communication and memory of one attention layer.
     Simulate(SimulateArgs),
+    /// Predict a training iteration: time part by part, memory, and the longest sequence that fits.
+    Train(TrainArgs),
     /// Prove that a plan computes every unmasked pair once, cannot hang and overwrites nothing in use.
     Check(CheckArgs),
     /// Execute a plan and compare the result with a plain-softmax f64 reference.

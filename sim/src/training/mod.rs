@@ -13,6 +13,7 @@ mod iteration;
 mod kernels;
 mod materialised;
 mod memory;
+mod phases;
 mod setup;
 pub mod work;
 
@@ -31,6 +32,7 @@ pub use materialised::Materialised;
 pub use memory::{
     Longest, Memory, layer_activations, layer_kept, longest, memory, stage_memory, stage_weights,
 };
+pub use phases::{Moment, Phase, over_time};
 pub use setup::{
     AttentionKernel, Checkpointing, Context, Passes, RUNTIME_RESERVE, Sharding, Stack, Training,
 };
