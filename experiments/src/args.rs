@@ -4,6 +4,7 @@ mod benching;
 mod exploring;
 mod measuring;
 mod running;
+mod training;
 
 use std::path::PathBuf;
 
@@ -19,6 +20,7 @@ pub use benching::{BenchArgs, Kernels};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
 pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
+pub use training::TrainArgs;
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -32,6 +34,8 @@ pub struct Cli {
 pub enum Command {
     /// Predict time, bubbles, exposed communication and memory of one attention layer.
     Simulate(SimulateArgs),
+    /// Predict a training iteration: time part by part, memory, and the longest sequence that fits.
+    Train(TrainArgs),
     /// Prove that a plan computes every unmasked pair once, cannot hang and overwrites nothing in use.
     Check(CheckArgs),
     /// Execute a plan and compare the result with a plain-softmax f64 reference.

@@ -66,6 +66,7 @@ fn arguments() -> Result<Cli> {
 fn execute(command: &Command) -> Result<commands::Outcome> {
     match command {
         Command::Simulate(args) => commands::simulate::run(args),
+        Command::Train(args) => commands::train::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Layout(args) => commands::layout::run(args),

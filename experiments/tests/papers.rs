@@ -5,4 +5,5 @@ mod papers {
     mod kernels;
     mod report;
     mod tolerances;
+    mod transcripts;
 }

@@ -159,7 +159,7 @@ fn network_presets_have_the_nics_their_names_promise() {
     let pair = cluster("2x-dgx-a100-100g");
     assert_eq!((pair.nodes, pair.gpus()), (2, 16));
     assert_eq!(pair.network.as_ref().expect("two nodes").nic_bandwidth, BytesPerSec(12.5e9));
-    assert_eq!((pair.nics_of(0), pair.nics_of(7)), (0..1, 0..1));
+    assert_eq!((pair.nics_of(0), pair.nics_of(7)), (0..1, 7..8));
 
     let rails = cluster("h100-16x8-rail");
     assert_eq!((rails.gpus(), rails.node_of(127)), (128, 15));

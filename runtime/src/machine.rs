@@ -146,6 +146,9 @@ pub trait Machine {
     /// Sizes that fill it and take seconds, not minutes.
     fn sizes(&self) -> Sizes;
 
+    /// Whether it has what `plan` needs.
+    fn takes(&self, plan: &Plan) -> bool;
+
     /// Whether messages can also go by NCCL.
     fn has_nccl(&self) -> bool;
 

@@ -17,6 +17,7 @@ use crate::units::{BytesPerSec, FlopsPerSec};
 /// | striped, block b | P/2 (1 + b/c) and less than that | 1 |
 /// | DistFlashAttn, P even | P/2 + 1/2 | P/(P+1) |
 /// | DistFlashAttn, P odd | P/2 | 1 |
+/// | Ring Self-Attention, which computes masked pairs too | P | 1/2 |
 pub fn critical_pairs(schedule: Schedule, ranks: u32, c: u64) -> u128 {
     let (p, c) = (u128::from(ranks), u128::from(c));
     let diagonal = c * (c + 1) / 2;
@@ -24,6 +25,7 @@ pub fn critical_pairs(schedule: Schedule, ranks: u32, c: u64) -> u128 {
         Schedule::Ring | Schedule::Burst { zigzag: false } | Schedule::AllGather { zigzag: false } => {
             p * ((p - 1) * c * c + diagonal)
         }
+        Schedule::RingSelfAttention => p * p * c * c,
         Schedule::DistFlash => p * (p / 2 * c * c + diagonal),
         Schedule::Zigzag
         | Schedule::Burst { zigzag: true }
@@ -119,7 +121,7 @@ pub fn striped_maximum(step: &StripedStep) -> f64 {
 mod tests {
     use super::*;
     use crate::mask::Pattern;
-    use crate::plan::OpKind;
+    use crate::plan::{OpKind, Scores};
     use crate::problem::{Dtype, Pass, Problem, Shape};
     use crate::schedule::{Options, build};
     use crate::work;
@@ -137,6 +139,10 @@ mod tests {
             OpKind::Attend { q_block, kv_block, mask, .. } => {
                 let (q, kv) = (plan.block(q_block), plan.block(kv_block));
                 work::pairs(plan.mask(mask), &q.tokens, &kv.tokens) * u128::from(q.heads.count)
+            }
+            OpKind::Scores(Scores::Score { q_block, kv_block, .. }) => {
+                let (q, kv) = (plan.block(q_block), plan.block(kv_block));
+                u128::from(q.tokens.len() * kv.tokens.len() * u64::from(q.heads.count))
             }
             _ => 0,
         };
@@ -172,6 +178,7 @@ mod tests {
                 (Schedule::DistFlash, helpers),
                 (Schedule::Ulysses, 1.0),
                 (Schedule::MegatronSp, 1.0),
+                (Schedule::RingSelfAttention, 0.5),
                 (Schedule::AllGather { zigzag: false }, q / (2.0 * q - 1.0)),
                 (Schedule::AllGather { zigzag: true }, 1.0),
                 (Schedule::DoubleRing { window: None, rail: false }, 1.0),

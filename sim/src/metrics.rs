@@ -93,7 +93,11 @@ fn rank_times(plan: &Plan, rank: usize, times: &Times, makespan: SimTime) -> Ran
         free = free.max(end);
     }
     let results = ops.iter().zip(times).filter_map(|(op, time)| match op.kind {
-        OpKind::Recv { message, .. } if plan.message(message).tensor != Tensor::KeyValue => *time,
+        OpKind::Recv { message, .. }
+            if !matches!(plan.message(message).tensor, Tensor::KeyValue | Tensor::Key | Tensor::Value) =>
+        {
+            *time
+        }
         _ => None,
     });
     exposed += overlap(results.collect(), free, makespan);

@@ -6,12 +6,13 @@
 
 pub mod builder;
 mod op;
+mod scores;
 mod tensor;
 
 use serde::Serialize;
 
 pub use op::{Access, Op, OpKind, Projection};
-
+pub use scores::Scores;
 pub use tensor::{Part, Tensor};
 
 use crate::layout::Layout;
@@ -218,6 +219,17 @@ pub enum Transport {
     Nccl,
 }
 
+/// What partial results and gradients are while they travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Partials {
+    /// fp32, as they are summed up.
+    Fp32,
+    /// The problem's element type, as in DistFlashAttn's released code: half the bytes, and a rounding at every hop.
+    /// Statistics stay fp32.
+    Element,
+}
+
 /// Who computes and sends what, for one pass over one attention layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -231,6 +243,8 @@ pub struct Plan {
     pub layout: Layout,
     /// How messages travel.
     pub transport: Transport,
+    /// What partial results and gradients are on the way.
+    pub partials: Partials,
     /// Token blocks that operations speak of.
     pub blocks: Vec<Block>,
     /// Masks that operations speak of; see [`MaskId`].
@@ -269,6 +283,21 @@ impl Plan {
         self.programs.iter().map(|p| p.ops.len()).sum()
     }
 
+    /// Bytes of a message of `tokens` tokens and `heads` heads.
+    pub fn message_bytes(&self, tensor: Tensor, tokens: u64, heads: u32) -> Bytes {
+        let each: u64 =
+            tensor.parts().iter().map(|&p| tensor.width(p, &self.shape) * self.travelling_bytes(p)).sum();
+        Bytes(each) * tokens * u64::from(heads) * u64::from(self.shape.batch)
+    }
+
+    /// Size of one number of an array while it travels.
+    pub fn travelling_bytes(&self, part: Part) -> u64 {
+        match self.partials {
+            Partials::Element if part.is_partial() => self.shape.dtype.size().0,
+            _ => part.element_bytes(&self.shape),
+        }
+    }
+
     /// Bytes that `rank` sends.
     pub fn bytes_sent(&self, rank: Rank) -> Bytes {
         Bytes(self.messages.iter().filter(|m| m.from == rank).map(|m| m.bytes.0).sum())
@@ -284,6 +313,16 @@ impl Plan {
         let all =
             TokenSet::new([crate::tokens::Progression::contiguous(0, self.layout.documents().tokens())]);
         crate::work::pairs(&self.masks[0], &all, &all)
+    }
+
+    /// FLOPs of an operation by the mask's area, over all heads and sequences.
+    pub fn flops(&self, kind: &OpKind) -> f64 {
+        kind.attended().map_or(0.0, |(q, kv, mask)| {
+            let (q, kv) = (self.block(q), self.block(kv));
+            let pairs = crate::work::pairs(self.mask(mask), &q.tokens, &kv.tokens);
+            let each = kind.flops_per_pair(self.shape.head_dim) as f64;
+            pairs as f64 * each * f64::from(q.heads.count) * f64::from(self.shape.batch)
+        })
     }
 
     /// FLOPs of the whole problem by the mask's area: never the FLOPs that a kernel spends on masked pairs.

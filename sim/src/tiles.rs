@@ -4,7 +4,7 @@
 //! outside the hull of the queries' intervals, *full* if it lies inside all of them and is a whole tile, and *partial*
 //! otherwise. Kernels skip empty tiles, and run the mask only on partial ones.
 
-use crate::mask::Mask;
+use crate::mask::{Mask, Piece};
 use crate::tokens::TokenSet;
 
 /// A kernel's tile: queries x keys.
@@ -175,8 +175,13 @@ pub fn all_full(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> bool {
     };
     match mask.pieces_in(q0, q1 + 1) {
         [p] if p.q_start <= q0 && q1 < p.q_end => p.lo.at(q1) <= k0 as i64 && (k1 as i64) < p.end.at(q0),
-        _ => hull(mask, q, 0, q.len())
-            .is_some_and(|h| h.every_query_valid && h.lo_max <= k0 as i64 && (k1 as i64) < h.end_min),
+        // Bounds grow with the query, so the first and the last one refuse most sets without a look at the others.
+        _ => {
+            let reaches = |(lo, end): (u64, u64)| lo <= k0 && k1 < end;
+            mask.interval(q0).is_some_and(reaches)
+                && mask.interval(q1).is_some_and(reaches)
+                && hull(mask, q, 0, q.len()).is_some_and(|h| h.every_query_valid)
+        }
     }
 }
 
@@ -190,9 +195,22 @@ pub fn visible_slots(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> (u64, u64) {
     if q.is_empty() {
         return (0, 0);
     }
-    let Some(hull) = hull(mask, q, 0, q.len()) else { return (0, 0) };
-    let (from, to) = (kv.count_before(hull.lo_min), kv.count_before(hull.end_max));
+    let Some((first, last)) = outermost(mask, q) else { return (0, 0) };
+    let (Some((lo, _)), Some((_, end))) = (mask.interval(first), mask.interval(last)) else { return (0, 0) };
+    let (from, to) = (kv.count_before(lo as i64), kv.count_before(end as i64));
     if from < to { (from, to) } else { (0, 0) }
+}
+
+/// The first and the last query that has a key.
+fn outermost(mask: &Mask, q: &TokenSet) -> Option<(u64, u64)> {
+    let pieces = mask.pieces_in(q.first()?, q.last()? + 1);
+    let inside = |piece: &Piece| {
+        let (a, b) = (q.count_before(piece.q_start as i64), q.count_before(piece.q_end as i64));
+        (a < b).then(|| (q.position(a), q.position(b - 1)))
+    };
+    let first = pieces.iter().find_map(inside)?.0;
+    let last = pieces.iter().rev().find_map(inside)?.1;
+    Some((first, last))
 }
 
 fn uniform(rows: u64, keys: u64, tile: TileShape) -> TileProfile {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::plan::{Lane, MaskId, OpId, OpKind, Plan, Rank};
+use crate::plan::{Lane, MaskId, OpId, OpKind, Plan, Rank, Scores};
 use crate::units::{Bytes, SimTime};
 
 /// What a span was spent on.
@@ -23,6 +23,12 @@ pub enum SpanKind {
     Finish,
     /// Projections around attention.
     Project,
+    /// Products that give scores, or gradients by way of them.
+    Score,
+    /// Softmax of whole score rows, or its gradient.
+    Softmax,
+    /// Products of probabilities and values, or their gradients.
+    Weigh,
     /// A message leaving.
     Send,
     /// A message arriving.
@@ -40,6 +46,9 @@ impl SpanKind {
             OpKind::Accumulate { .. } => Self::Accumulate,
             OpKind::Finish { .. } => Self::Finish,
             OpKind::Project(_) => Self::Project,
+            OpKind::Scores(Scores::Score { .. } | Scores::ScoreBackward { .. }) => Self::Score,
+            OpKind::Scores(Scores::Softmax { .. } | Scores::SoftmaxBackward { .. }) => Self::Softmax,
+            OpKind::Scores(Scores::Weigh { .. } | Scores::WeighBackward { .. }) => Self::Weigh,
             OpKind::Send { .. } => Self::Send,
             OpKind::Recv { .. } => Self::Recv,
         }
@@ -60,6 +69,9 @@ impl SpanKind {
             Self::Accumulate => "accumulate",
             Self::Finish => "finish",
             Self::Project => "project",
+            Self::Score => "score",
+            Self::Softmax => "softmax",
+            Self::Weigh => "weigh",
             Self::Send => "send",
             Self::Recv => "recv",
         }
@@ -104,12 +116,12 @@ impl Span {
             owners.dedup();
             owners.join("+")
         };
-        match plan.programs[self.rank as usize].ops[self.op as usize].kind {
-            OpKind::Attend { q_block, kv_block, mask, .. }
-            | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-                let masked = if mask == MaskId::NONE { "" } else { " masked" };
-                format!("q{} x kv{}{masked}", ranks(q_block), ranks(kv_block))
-            }
+        let kind = plan.programs[self.rank as usize].ops[self.op as usize].kind;
+        if let Some((q, kv, mask)) = kind.attended() {
+            let masked = if mask == MaskId::NONE { "" } else { " masked" };
+            return format!("q{} x kv{}{masked}", ranks(q), ranks(kv));
+        }
+        match kind {
             OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
                 let m = plan.message(message);
                 format!("{:?} of {}: {} -> {}", m.tensor, ranks(m.block), m.from, m.to)

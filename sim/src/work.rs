@@ -9,28 +9,52 @@ use crate::tokens::{Progression, TokenSet};
 
 /// Unmasked pairs between the queries `q` and the keys `kv`.
 pub fn pairs(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> u128 {
-    let mut total = 0i128;
-    let mut clipped = Vec::new();
-    for run in q.runs() {
-        for piece in mask.pieces_in(run.first, run.last() + 1) {
+    let mut walk = Walk::new(mask, kv);
+    q.runs().iter().map(|run| walk.pairs_of(run)).sum::<i128>() as u128
+}
+
+/// Whether there is any unmasked pair: [`pairs`] is not zero.
+pub fn any_pair(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> bool {
+    let mut walk = Walk::new(mask, kv);
+    q.runs().iter().any(|run| walk.pairs_of(run) > 0)
+}
+
+/// A walk over queries in order: the keys before the first that a query attends are not looked at again.
+struct Walk<'a> {
+    mask: &'a Mask,
+    keys: &'a [Progression],
+    /// Room to work in.
+    clipped: Vec<Progression>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(mask: &'a Mask, kv: &'a TokenSet) -> Self {
+        Self { mask, keys: kv.runs(), clipped: Vec::new() }
+    }
+
+    /// Pairs of one progression of queries, which comes after those before.
+    fn pairs_of(&mut self, run: &Progression) -> i128 {
+        let mut total = 0;
+        for piece in self.mask.pieces_in(run.first, run.last() + 1) {
+            let mut clipped = std::mem::take(&mut self.clipped);
             clipped.clear();
             let (a, b) = (run.count_before(piece.q_start as i64), run.count_before(piece.q_end as i64));
             run.slice(a, b, &mut clipped);
-            for queries in &clipped {
-                total += pairs_in_piece(piece, queries, kv);
-            }
+            total += clipped.iter().map(|queries| self.pairs_in_piece(piece, queries)).sum::<i128>();
+            self.clipped = clipped;
         }
+        total
     }
-    total as u128
-}
 
-/// Pairs of queries that all lie in one piece of the mask.
-fn pairs_in_piece(piece: &Piece, q: &Progression, kv: &TokenSet) -> i128 {
-    let (lo, end) = (piece.lo.at(q.first), piece.end.at(q.last()));
-    let runs = kv.runs();
-    let first = runs.partition_point(|k| (k.last() as i64) < lo);
-    let reachable = runs[first..].iter().take_while(|k| (k.first as i64) < end);
-    reachable.map(|k| sum_before(piece.end, q, k) - sum_before(piece.lo, q, k)).sum()
+    /// Pairs of queries that all lie in one piece of the mask.
+    fn pairs_in_piece(&mut self, piece: &Piece, q: &Progression) -> i128 {
+        let (lo, end) = (piece.lo.at(q.first), piece.end.at(q.last()));
+        // Bounds never go back as queries go on.
+        let passed = self.keys.iter().take_while(|k| (k.last() as i64) < lo).count();
+        self.keys = &self.keys[passed..];
+        let reachable = self.keys.iter().take_while(|k| (k.first as i64) < end);
+        reachable.map(|k| sum_before(piece.end, q, k) - sum_before(piece.lo, q, k)).sum()
+    }
 }
 
 /// Sum over the queries of the number of keys before `bound(q)`.
@@ -69,6 +93,10 @@ fn prefix_sum(k: &Progression, x: i64) -> i128 {
     let d = i128::from(x) - i128::from(k.first);
     if d <= 0 {
         return 0;
+    }
+    if k.count == 1 {
+        let inside = d.min(i128::from(k.block));
+        return inside * (inside - 1) / 2 + (d - inside) * i128::from(k.block);
     }
     let (block, stride, count) = (i128::from(k.block), i128::from(k.stride), i128::from(k.count));
     let ramp = |r: i128| {

@@ -11,6 +11,7 @@ pub mod presets;
 pub mod run;
 pub mod simulate;
 pub mod sweep;
+pub mod train;
 pub mod validate;
 
 /// How a command that had good input ended.

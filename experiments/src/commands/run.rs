@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use ringlab_runtime::cuda;
 use ringlab_runtime::environment::Variables;
 use ringlab_runtime::inputs::Inputs;
 use ringlab_runtime::metrics::{Observed, exposition};
@@ -208,7 +209,13 @@ impl<'a> Session<'a> {
         for cp in ranks {
             self.setup.cp = cp;
             let plannable = |schedule| {
-                let plan = |&pass: &Pass| self.setup.plan(schedule, pass).map(drop);
+                let plan = |&pass: &Pass| -> Result<()> {
+                    let plan = self.setup.plan(schedule, pass)?;
+                    if self.args.backend == Backend::Cuda {
+                        cuda::check(&plan)?;
+                    }
+                    Ok(())
+                };
                 self.setup.passes.iter().try_for_each(plan).map(|()| schedule)
             };
             let tolerant = Setup::tolerates(&self.args.setup) || !self.args.errors_over_cp.is_empty();

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::{OpKind, Plan};
+use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Pass, Problem};
 use ringlab_sim::schedule::{self, Options, Schedule};
 use serde::Serialize;
@@ -96,11 +96,7 @@ impl Coverage {
         let mut heads_divided = false;
         for (r, program) in plan.programs.iter().enumerate() {
             for op in &program.ops {
-                let (OpKind::Attend { q_block, kv_block, mask, .. }
-                | OpKind::AttendBackward { q_block, kv_block, mask, .. }) = op.kind
-                else {
-                    continue;
-                };
+                let Some((q_block, kv_block, mask)) = op.kind.attended() else { continue };
                 let (q_block, kv_block, mask) = (plan.block(q_block), plan.block(kv_block), plan.mask(mask));
                 if q_block.heads.first > 0 {
                     heads_divided = true;

@@ -144,10 +144,11 @@ impl Columns {
             _ => -2,
         };
         let (mut q, mut kv, mut peer) = (-1, -1, -1);
-        match plan.programs[span.rank as usize].ops[span.op as usize].kind {
-            OpKind::Attend { q_block, kv_block, .. } | OpKind::AttendBackward { q_block, kv_block, .. } => {
-                (q, kv) = (owner(q_block), owner(kv_block));
-            }
+        let kind = plan.programs[span.rank as usize].ops[span.op as usize].kind;
+        if let Some((q_block, kv_block, _)) = kind.attended() {
+            (q, kv) = (owner(q_block), owner(kv_block));
+        }
+        match kind {
             OpKind::Send { message, .. } => peer = i64::from(plan.message(message).to),
             OpKind::Recv { message, .. } => peer = i64::from(plan.message(message).from),
             _ => {}

@@ -27,12 +27,17 @@ fn distflashattn_against_megatron() {
     let paper = paper("distflashattn");
     let speedups = rows(&paper, "table 1", "speed-up");
     assert_eq!(speedups.len(), 18);
-    within(&speedups, 0.08);
+    within(&speedups, 0.04);
     for row in &speedups {
         assert_eq!(value(row.published) > 1.0, value(row.predicted) > 1.0, "winner of {}", row.case);
     }
     within(&rows(&paper, "table 1", "DistFlashAttn iteration"), 0.05);
-    within(&rows(&paper, "table 1", "Megatron-LM iteration"), 0.08);
+    within(&rows(&paper, "table 1", "Megatron-LM iteration"), 0.04);
+    // Padded to 40 or 48 heads: nothing is left beyond what the other rows miss.
+    for row in paper.rows.iter().filter(|r| r.case.contains("33H") && r.quantity != "DistFlashAttn iteration")
+    {
+        assert!(row.error.unwrap().abs() < 0.06, "{} {}: {:?}", row.case, row.quantity, row.error);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a bar's colour says.
 
-use ringlab_sim::plan::{Block, MaskId, OpKind, Rank};
+use ringlab_sim::plan::{Block, MaskId, Rank};
 use ringlab_sim::timeline::{Span, SpanKind};
 
 use crate::Panel;
@@ -59,8 +59,8 @@ impl Class {
             SpanKind::Send => Self::Send,
             SpanKind::Recv => Self::Receive,
             SpanKind::Merge | SpanKind::Accumulate => Self::Reduce,
-            SpanKind::Preprocess | SpanKind::Finish | SpanKind::Project => Self::RowWise,
-            SpanKind::Attend | SpanKind::AttendBackward => {
+            SpanKind::Preprocess | SpanKind::Finish | SpanKind::Project | SpanKind::Softmax => Self::RowWise,
+            SpanKind::Attend | SpanKind::AttendBackward | SpanKind::Score | SpanKind::Weigh => {
                 let Some((q, _, mask)) = attended(panel, span) else { return Self::Own };
                 match (owns_any(q, span.rank), mask == MaskId::NONE) {
                     (true, true) => Self::Own,
@@ -145,13 +145,8 @@ fn owns_any(block: &Block, rank: Rank) -> bool {
 /// Queries, keys and mask of an attention span.
 fn attended<'a>(panel: &Panel<'a>, span: &Span) -> Option<(&'a Block, &'a Block, MaskId)> {
     let plan = panel.plan?;
-    match panel.op(span)?.kind {
-        OpKind::Attend { q_block, kv_block, mask, .. }
-        | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-            Some((plan.block(q_block), plan.block(kv_block), mask))
-        }
-        _ => None,
-    }
+    let (q, kv, mask) = panel.op(span)?.kind.attended()?;
+    Some((plan.block(q), plan.block(kv), mask))
 }
 
 /// Texts for the inside of a bar, longest first: whose queries and keys, and for lack of room only what is not the

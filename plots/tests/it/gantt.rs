@@ -60,7 +60,8 @@ fn paint(plan: &Plan, span: &Span) -> &'static str {
         OpKind::Recv { .. } => "#7ACBB1",
         OpKind::Merge { .. } | OpKind::Accumulate { .. } => "#000000",
         OpKind::Finish { .. } | OpKind::Preprocess { .. } | OpKind::Project(_) => "url(#row-wise)",
-        OpKind::Attend { q_block, mask, .. } | OpKind::AttendBackward { q_block, mask, .. } => {
+        ref kind => {
+            let Some((q_block, _, mask)) = kind.attended() else { return "url(#row-wise)" };
             let owner = plan.block(q_block).slots[0].rank;
             match (owner == span.rank, mask == MaskId::NONE) {
                 (true, true) => "#0072B2",

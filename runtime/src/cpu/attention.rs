@@ -58,7 +58,7 @@ impl<'a> Operand<'a> {
     }
 
     /// One head of one sequence, `[tokens][width]`.
-    fn pack(&self, part: Part, batch: usize, head: usize) -> Vec<f32> {
+    pub fn pack(&self, part: Part, batch: usize, head: usize) -> Vec<f32> {
         (0..self.region.tokens.len()).flat_map(|t| self.row(part, batch, t, head)).copied().collect()
     }
 }
@@ -104,7 +104,7 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     /// The keys of each query, as a range of the block's keys; empty for a query that attends none of them.
-    fn key_ranges(&self) -> Vec<Range<usize>> {
+    pub(super) fn key_ranges(&self) -> Vec<Range<usize>> {
         let keys = &self.kv.tokens;
         let Some(mask) = self.mask else { return vec![0..keys.len(); self.q.tokens.len()] };
         let before = |x: u64| keys.partition_point(|&k| k < x);
@@ -122,13 +122,13 @@ impl Call<'_> {
     }
 
     /// The query heads, within the block, that read the block's kv head `g`.
-    fn query_heads(&self, g: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn query_heads(&self, g: usize) -> impl Iterator<Item = usize> {
         let (first, group) = (self.q.heads.first, self.shape.group());
         let global = self.kv.heads.first + g as u32;
         (0..self.q.heads.count).filter(move |h| (first + h) / group == global).map(|h| h as usize)
     }
 
-    fn scale(&self) -> f32 {
+    pub(super) fn scale(&self) -> f32 {
         (self.shape.head_dim as f32).sqrt().recip()
     }
 }

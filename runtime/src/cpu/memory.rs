@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ringlab_sim::plan::{Buf, Buffer, Op, Part, Plan, Program, Tensor};
-use ringlab_sim::problem::Shape;
+use ringlab_sim::plan::{Buf, Buffer, Op, Part, Partials, Plan, Program, Tensor};
+use ringlab_sim::problem::{Dtype, Shape};
 use ringlab_sim::units::Bytes;
 
 use super::error::Cause;
@@ -11,8 +11,8 @@ use super::state::StateRow;
 use crate::region::{Placement, Region};
 
 /// Numbers a row of one array: `[batch][tokens][heads][width]`.
-fn width(part: Part, shape: &Shape) -> usize {
-    part.width(shape) as usize
+fn width(tensor: Tensor, part: Part, shape: &Shape) -> usize {
+    tensor.width(part, shape) as usize
 }
 
 /// Memory for one tensor, and the region that it holds.
@@ -28,7 +28,8 @@ impl Storage {
     /// Memory of `rows` tokens and heads for every sequence of the batch, all NaN.
     fn poisoned(tensor: Tensor, shape: Shape, rows: usize) -> Self {
         let rows = rows * shape.batch as usize;
-        let planes = tensor.parts().iter().map(|&p| vec![f32::NAN; rows * width(p, &shape)]).collect();
+        let planes =
+            tensor.parts().iter().map(|&p| vec![f32::NAN; rows * width(tensor, p, &shape)]).collect();
         Self { tensor, shape, held: None, planes }
     }
 
@@ -42,6 +43,22 @@ impl Storage {
     pub fn bytes(&self) -> Bytes {
         let planes = self.tensor.parts().iter().zip(&self.planes);
         Bytes(planes.map(|(part, data)| data.len() as u64 * part.element_bytes(&self.shape)).sum())
+    }
+
+    /// Size of the memory on its way between ranks.
+    pub fn travelling_bytes(&self, plan: &Plan) -> Bytes {
+        let planes = self.tensor.parts().iter().zip(&self.planes);
+        Bytes(planes.map(|(&part, data)| data.len() as u64 * plan.travelling_bytes(part)).sum())
+    }
+
+    /// Rounds what travels in the element type.
+    pub fn round_partials(&mut self, partials: Partials) {
+        if partials == Partials::Element {
+            let round = rounding(self.shape.dtype);
+            let planes = self.tensor.parts().iter().zip(&mut self.planes);
+            let partial = planes.filter(|(part, _)| part.is_partial());
+            partial.for_each(|(_, data)| data.iter_mut().for_each(|x| *x = round(*x)));
+        }
     }
 
     pub fn tensor(&self) -> Tensor {
@@ -73,7 +90,7 @@ impl Storage {
         let rows = region.tokens.len() * region.heads() * self.shape.batch as usize;
         self.held = Some(Arc::clone(region));
         let mut planes = self.tensor.parts().iter().zip(&self.planes);
-        planes.all(|(&p, data)| rows * width(p, &self.shape) <= data.len())
+        planes.all(|(&p, data)| rows * width(self.tensor, p, &self.shape) <= data.len())
     }
 
     /// Index of a row: one token and one head, both counted within the region.
@@ -83,12 +100,12 @@ impl Storage {
     }
 
     pub fn row(&self, plane: usize, index: usize) -> &[f32] {
-        let width = width(self.tensor.parts()[plane], &self.shape);
+        let width = width(self.tensor, self.tensor.parts()[plane], &self.shape);
         &self.planes[plane][index * width..(index + 1) * width]
     }
 
     pub fn row_mut(&mut self, plane: usize, index: usize) -> &mut [f32] {
-        let width = width(self.tensor.parts()[plane], &self.shape);
+        let width = width(self.tensor, self.tensor.parts()[plane], &self.shape);
         &mut self.planes[plane][index * width..(index + 1) * width]
     }
 
@@ -140,6 +157,16 @@ impl Storage {
             }
         }
         Some(())
+    }
+}
+
+/// To the nearest number of the element type. TF32 and fp32 travel in four bytes, and fp8 partial results would need scales
+/// that no schedule sends: both stay as they are.
+fn rounding(dtype: Dtype) -> fn(f32) -> f32 {
+    match dtype {
+        Dtype::Bf16 => |x| half::bf16::from_f32(x).to_f32(),
+        Dtype::Fp16 => |x| half::f16::from_f32(x).to_f32(),
+        Dtype::Fp8 | Dtype::Tf32 | Dtype::Fp32 => |x| x,
     }
 }
 

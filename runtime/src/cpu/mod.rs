@@ -13,6 +13,7 @@ pub(crate) mod memory;
 mod operations;
 mod projections;
 pub(crate) mod rank;
+mod scores;
 mod state;
 pub(crate) mod tensors;
 
@@ -70,7 +71,7 @@ pub fn run(plan: &Plan, inputs: &Inputs, options: &RunOptions) -> Result<Outcome
     let mut memories = Vec::new();
     for (rank, program) in plan.programs.iter().enumerate() {
         let mut memory = Memory::new(program, plan.shape);
-        tensors::scatter(inputs, &real, &regions, &mut memory).map_err(|cause| {
+        tensors::scatter(plan, inputs, &real, &regions, &mut memory).map_err(|cause| {
             let place = Place::new(plan, rank as Rank, 0);
             RunError::Ranks { root: RankFailure { place, cause }, others: Vec::new() }
         })?;

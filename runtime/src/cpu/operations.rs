@@ -21,12 +21,12 @@ pub(super) fn not_held(buffer: Buf) -> Cause {
 }
 
 /// Where `region` lies in a buffer.
-fn place(storage: &Storage, region: &Region, buffer: Buf) -> Result<Placement, Cause> {
+pub(super) fn place(storage: &Storage, region: &Region, buffer: Buf) -> Result<Placement, Cause> {
     storage.held().and_then(|held| held.locate(region)).ok_or(not_held(buffer))
 }
 
 impl Runner<'_> {
-    fn call<'c>(&'c self, q: &'c Region, kv: &'c Region, mask: MaskId) -> Option<Call<'c>> {
+    pub(super) fn call<'c>(&'c self, q: &'c Region, kv: &'c Region, mask: MaskId) -> Option<Call<'c>> {
         let plan = self.shared.plan;
         let mask = (mask != MaskId::NONE).then(|| plan.mask(mask));
         Some(Call { shape: &plan.shape, q, kv, mask }).filter(Call::has_kv_heads)
@@ -218,7 +218,8 @@ impl Runner<'_> {
                 }
             }
         }
-        let bytes = block.bytes();
+        block.round_partials(self.shared.plan.partials);
+        let bytes = block.travelling_bytes(self.shared.plan);
         self.mailbox.send(m.to, message, block);
         Ok(bytes)
     }
@@ -232,7 +233,7 @@ impl Runner<'_> {
         let whole = place(block, region, buffer)?;
         target.copy_rows(block, region, &whole).ok_or(not_held(buffer))?;
         self.memory.put(buffer, target);
-        Ok(block.bytes())
+        Ok(block.travelling_bytes(self.shared.plan))
     }
 }
 

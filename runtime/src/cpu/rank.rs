@@ -8,7 +8,6 @@ use std::time::Instant;
 use ringlab_sim::plan::{MessageId, Op, OpKind, Plan, Rank};
 use ringlab_sim::timeline::{Span, SpanKind};
 use ringlab_sim::units::{Bytes, SimTime};
-use ringlab_sim::work;
 
 use super::error::{Cause, Place, RankFailure};
 use super::mailbox::{Mailbox, Missing};
@@ -141,6 +140,7 @@ impl<'a> Runner<'a> {
             OpKind::Accumulate { from, into } => self.accumulate(from, into)?,
             OpKind::Finish { state, out } => self.finish(state, out)?,
             OpKind::Project(projection) => self.project(&projection)?,
+            OpKind::Scores(scores) => self.scores(&scores)?,
             OpKind::Send { message, buffer } => bytes = self.send(message, buffer)?,
             OpKind::Recv { message, buffer } => {
                 let block = self.receive(message)?;
@@ -159,7 +159,7 @@ impl<'a> Runner<'a> {
             start,
             end: self.shared.now(),
             bytes,
-            flops: flops(self.shared.plan, &op.kind),
+            flops: self.shared.plan.flops(&op.kind),
         });
         Ok(())
     }
@@ -180,20 +180,6 @@ impl<'a> Runner<'a> {
         })?;
         self.progress().waits.store(false, Ordering::Relaxed);
         Ok(block)
-    }
-}
-
-/// FLOPs of an operation by the mask's area.
-pub(crate) fn flops(plan: &Plan, op: &OpKind) -> f64 {
-    match *op {
-        OpKind::Attend { q_block, kv_block, mask, .. }
-        | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-            let (q, kv) = (plan.block(q_block), plan.block(kv_block));
-            let pairs = work::pairs(plan.mask(mask), &q.tokens, &kv.tokens);
-            let each = plan.pass.flops_per_pair(plan.shape.head_dim) as f64;
-            pairs as f64 * each * f64::from(q.heads.count) * f64::from(plan.shape.batch)
-        }
-        _ => 0.0,
     }
 }
 

@@ -61,7 +61,7 @@ impl StateRow<'_> {
 }
 
 /// The larger number; NaN if one is NaN, where `f32::max` would lose it and leave a row that looks empty.
-fn larger(a: f32, b: f32) -> f32 {
+pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a.is_nan() || b <= a { a } else { b }
 }
 

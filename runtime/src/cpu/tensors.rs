@@ -81,6 +81,7 @@ impl Global {
 
 /// Fills a rank's input buffers. Rows of padding stay NaN, so that a plan that lets padding in shows.
 pub(super) fn scatter(
+    plan: &Plan,
     inputs: &Inputs,
     real: &[Option<usize>],
     regions: &[Arc<Region>],
@@ -93,6 +94,10 @@ pub(super) fn scatter(
         let mut storage = memory.take(buf, tensor)?;
         if !storage.hold(region) {
             return Err(Cause::TooSmall { buffer: buf.0 });
+        }
+        if matches!(tensor, Tensor::Scores { .. }) {
+            let row = |batch, token, head, part| row_of(inputs, (batch, token, head), part);
+            super::scores::restore(plan, &mut storage, region, real, row);
         }
         for (plane, (source, global)) in sources(inputs, tensor).into_iter().enumerate() {
             // A tensor of query heads carries the k and v of each of them.
@@ -128,6 +133,15 @@ pub(crate) fn source(inputs: &Inputs, part: Part) -> Option<(&[f32], Global)> {
     Some((data, Global::of(inputs, heads, part == Part::Lse)))
 }
 
+/// A row of an input, of a real token and a query head.
+fn row_of(inputs: &Inputs, (batch, token, head): (usize, usize, usize), part: Part) -> &[f32] {
+    let group = inputs.shape.heads as usize;
+    source(inputs, part).map_or(&[], |(data, global)| {
+        let head = head / (group / global.heads);
+        &data[global.row(batch, token, head)]
+    })
+}
+
 /// Calls `f(batch, (position, its index in the region), (head, its index in the region))` for every row of a region.
 fn for_each_row(shape: &Shape, region: &Region, mut f: impl FnMut(usize, (usize, usize), (usize, usize))) {
     for batch in 0..shape.batch as usize {
@@ -141,8 +155,9 @@ fn for_each_row(shape: &Shape, region: &Region, mut f: impl FnMut(usize, (usize,
 
 /// One plane of a result in the making.
 struct Target {
-    tensor: Tensor,
-    plane: usize,
+    part: Part,
+    /// What stands for it in a tensor of all heads' width.
+    carried: Part,
     global: Global,
     /// What padding rows must hold.
     padding: f32,
@@ -150,11 +165,11 @@ struct Target {
 }
 
 impl Target {
-    fn new(inputs: &Inputs, (tensor, plane): (Tensor, usize), heads: u32, scalar: bool) -> Self {
+    fn new(inputs: &Inputs, (part, carried): (Part, Part), heads: u32, scalar: bool) -> Self {
         let global = Global::of(inputs, heads, scalar);
         let rows = inputs.shape.batch as usize * inputs.tokens * heads as usize;
         let padding = if scalar { f32::NEG_INFINITY } else { 0.0 };
-        Self { tensor, plane, padding, data: vec![f32::NAN; rows * global.width], global }
+        Self { part, carried, padding, data: vec![f32::NAN; rows * global.width], global }
     }
 }
 
@@ -188,13 +203,16 @@ impl Targets {
     /// Nothing yet: every number is NaN.
     pub(crate) fn new(plan: &Plan, inputs: &Inputs) -> Self {
         let (h, k) = (plan.shape.heads, plan.shape.kv_heads);
-        let target = |tensor, plane, heads, scalar| Target::new(inputs, (tensor, plane), heads, scalar);
+        let target = |parts, heads, scalar| Target::new(inputs, parts, heads, scalar);
         let all = match plan.pass {
-            Pass::Forward => vec![target(Tensor::Output, 0, h, false), target(Tensor::Output, 1, h, true)],
+            Pass::Forward => vec![
+                target((Part::Output, Part::Output), h, false),
+                target((Part::Lse, Part::CarriedLse), h, true),
+            ],
             Pass::Backward => vec![
-                target(Tensor::QueryGrad, 0, h, false),
-                target(Tensor::KeyValueGrad, 0, k, false),
-                target(Tensor::KeyValueGrad, 1, k, false),
+                target((Part::QueryGrad, Part::HiddenGrad), h, false),
+                target((Part::KeyGrad, Part::CarriedKeyGrad), k, false),
+                target((Part::ValueGrad, Part::CarriedValueGrad), k, false),
             ],
         };
         Self { all, wrong: 0 }
@@ -202,8 +220,7 @@ impl Targets {
 
     /// Takes in what an output buffer holds of its block.
     pub(crate) fn collect(&mut self, shape: &Shape, block: &Storage, real: &[Option<usize>]) {
-        let targets = self.all.iter_mut().filter(|t| block.tensor().holds(t.tensor));
-        self.wrong += targets.map(|t| collect(shape, block, real, t)).sum::<usize>();
+        self.wrong += self.all.iter_mut().map(|t| collect(shape, block, real, t)).sum::<usize>();
     }
 
     /// The results, and how many padding rows are not what they must be.
@@ -223,8 +240,9 @@ impl Targets {
 fn collect(shape: &Shape, block: &Storage, real: &[Option<usize>], target: &mut Target) -> usize {
     let mut wrong = 0;
     let Some(region) = block.held() else { return 0 };
-    let widened = target.tensor.is_key_side() && !block.tensor().is_key_side();
-    let (group, plane) = if widened { (shape.group() as usize, target.plane + 1) } else { (1, target.plane) };
+    let widened = target.global.heads != shape.heads as usize && !block.tensor().is_key_side();
+    let group = if widened { shape.group() as usize } else { 1 };
+    let Some(plane) = block.plane(target.part).or(block.plane(target.carried)) else { return 0 };
     for_each_row(shape, region, |batch, (position, token), (head, h)| {
         let row = block.row(plane, block.index(batch, token, h));
         match real[position] {

@@ -23,6 +23,11 @@ pub enum CudaError {
     /// A head dimension without kernels.
     #[error("no kernel for head dimension {0}; use 64 or 128 on GPUs, or the CPU backend")]
     HeadDim(u32),
+    /// A schedule that keeps its scores in memory.
+    #[error(
+        "{0} keeps whole score rows in memory, which no kernel here does; run it on the CPU backend, or simulate it"
+    )]
+    Scores(String),
     /// Fewer GPUs than ranks.
     #[error(
         "{ranks} ranks need as many GPUs, and there are {gpus}; use fewer ranks, or run all of them one after the other \

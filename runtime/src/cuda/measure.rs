@@ -11,7 +11,6 @@ use super::options::{Copies, Measured, Run, median};
 use super::passes::{Pass, failed};
 use super::prepare::Session;
 use super::tensors::{Holder, gather};
-use crate::cpu::rank::flops;
 use crate::outcome::Outcome;
 
 impl Session<'_> {
@@ -129,7 +128,7 @@ impl Session<'_> {
         let Timed { rank, op, .. } = timed;
         let program = &self.plan.programs[rank as usize];
         let (op_ref, folds) = (&program.ops[op as usize], &self.folds[rank as usize]);
-        let count = |op: u32| flops(self.plan, &program.ops[op as usize].kind);
+        let count = |op: u32| self.plan.flops(&program.ops[op as usize].kind);
         let followers = folds.followers.get(&op).map(Vec::as_slice).unwrap_or_default();
         let is_call = matches!(op_ref.kind, OpKind::Attend { .. });
         let along = is_call && folds.done_by.contains_key(&op);

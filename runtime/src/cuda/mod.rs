@@ -27,7 +27,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-use ringlab_sim::plan::Plan;
+use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
 pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Run};
@@ -46,6 +46,19 @@ pub fn gpu_count() -> Result<usize, CudaError> {
 /// Whether there is an NCCL that can be loaded.
 pub fn has_nccl() -> bool {
     nccl::is_present()
+}
+
+/// Whether there are kernels for `plan`.
+///
+/// # Errors
+/// An element type or head dimension without kernels; score rows in memory.
+pub fn check(plan: &Plan) -> Result<(), CudaError> {
+    kernel_types(plan)?;
+    let in_memory = |op: &Op| matches!(op.kind, OpKind::Scores(_));
+    match plan.programs.iter().any(|p| p.ops.iter().any(in_memory)) {
+        true => Err(CudaError::Scores(plan.name.clone())),
+        false => Ok(()),
+    }
 }
 
 /// Runs `plan` on `inputs`, which are rounded to the plan's element type on their way to the GPUs.

@@ -65,6 +65,10 @@ impl Machine for CpuMachine {
         }
     }
 
+    fn takes(&self, _: &Plan) -> bool {
+        true
+    }
+
     fn has_nccl(&self) -> bool {
         false
     }

@@ -81,6 +81,10 @@ impl Machine for GpuMachine {
         }
     }
 
+    fn takes(&self, plan: &Plan) -> bool {
+        cuda::check(plan).is_ok()
+    }
+
     fn has_nccl(&self) -> bool {
         cuda::has_nccl()
     }

@@ -58,7 +58,7 @@ pub fn matrix(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
             }
         }
     }
-    points.retain(|point| point.plan().is_ok());
+    points.retain(|point| point.plan().is_ok_and(|plan| machine.takes(&plan)));
     points
 }
 

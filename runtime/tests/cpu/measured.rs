@@ -82,7 +82,9 @@ fn the_timeline_has_every_operation_once_and_in_order() {
             (outcome.bytes_moved, outcome.bytes_moved)
         );
         let flops: f64 = timeline.spans.iter().map(|s| s.flops).sum();
-        assert_eq!(flops, plan.mask_area_flops(), "{}", plan.name);
+        // Where the forward left its probabilities, a backward has four products instead of five.
+        let kept = plan.name == "ring-self-attention" && plan.pass == Pass::Backward;
+        assert_eq!(flops * 5.0, plan.mask_area_flops() * if kept { 4.0 } else { 5.0 }, "{}", plan.name);
     });
 }
 

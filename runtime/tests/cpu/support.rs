@@ -12,13 +12,14 @@ use ringlab_sim::schedule::{Options, Route, Schedule, build};
 /// What f32 leaves of a result that is exact otherwise.
 pub const TOLERANCE: f64 = 1e-5;
 
-pub const SCHEDULES: [Schedule; 6] = [
+pub const SCHEDULES: [Schedule; 7] = [
     Schedule::Ring,
     Schedule::Zigzag,
     Schedule::Striped { block: 1 },
     Schedule::Striped { block: 2 },
     Schedule::Striped { block: 4 },
     Schedule::DistFlash,
+    Schedule::RingSelfAttention,
 ];
 
 pub fn shape(heads: u32, kv_heads: u32, head_dim: u32, batch: u32) -> Shape {

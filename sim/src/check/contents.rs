@@ -3,6 +3,7 @@
 //! Contributions are nodes of a growing graph, so that sending, receiving and adding copy one index.
 
 mod projections;
+mod scores;
 
 use super::messages::{Ends, at};
 use super::order::Event;
@@ -10,7 +11,7 @@ use super::regions::{RegionId, Regions, heads_end};
 use super::structure::{BACKWARD_QUERY, PREPROCESSED};
 use super::terms::{At, Place, tensor_name};
 use super::violation::{Findings, Violation};
-use crate::plan::{BlockId, Buf, Bufs, Heads, OpId, OpKind, Part, Plan, Rank, Role};
+use crate::plan::{BlockId, Buf, Buffer, Bufs, Heads, OpId, OpKind, Part, Plan, Rank, Role, Tensor};
 
 /// Index of a node of the graph of contributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,15 @@ pub(super) struct Content {
     pub region: RegionId,
     /// What has gone into it; `None` for plain tensors.
     pub node: Option<NodeId>,
+    /// Of score rows, whether a softmax has been over them; of a state, whether one has begun it.
+    pub normalised: bool,
+}
+
+impl Content {
+    /// A tensor into which nothing goes.
+    fn plain(region: RegionId) -> Self {
+        Self { region, node: None, normalised: false }
+    }
 }
 
 /// The buffers of all ranks after an execution.
@@ -48,6 +58,8 @@ pub(super) struct Machine<'a> {
     pub regions: Regions,
     nodes: Vec<Node>,
     buffers: Vec<Vec<Option<Content>>>,
+    /// What had gone into rows when a softmax came over them.
+    completed: Vec<(NodeId, RegionId)>,
 }
 
 /// Executes the events on contents.
@@ -79,11 +91,12 @@ pub(super) fn execute<'a>(
 impl<'a> Machine<'a> {
     fn new(plan: &'a Plan) -> Self {
         let regions = Regions::new(plan);
-        let initial =
-            |role: Role| role.initial().map(|b| Content { region: regions.of_block(b), node: None });
-        let buffers =
-            plan.programs.iter().map(|p| p.buffers.iter().map(|b| initial(b.role)).collect()).collect();
-        Self { plan, regions, nodes: Vec::new(), buffers }
+        let initial = |b: &Buffer| {
+            let normalised = matches!(b.tensor, Tensor::Scores { .. });
+            b.role.initial().map(|block| Content { normalised, ..Content::plain(regions.of_block(block)) })
+        };
+        let buffers = plan.programs.iter().map(|p| p.buffers.iter().map(initial).collect()).collect();
+        Self { plan, regions, nodes: Vec::new(), buffers, completed: Vec::new() }
     }
 
     /// A node of the graph of contributions.
@@ -114,16 +127,16 @@ impl<'a> Machine<'a> {
         };
         let (message, region) =
             (self.plan.message(message), self.regions.of_block(self.plan.message(message).block));
-        let node = if message.tensor.is_result() {
+        let content = if message.tensor.is_result() {
             let Some(content) = self.held(sent, from, region, found) else { return };
-            content.node
+            Content { region, ..content }
         } else {
             if !self.held_parts(sent, from, message.tensor.parts(), region, found) {
                 return;
             }
-            None
+            Content::plain(region)
         };
-        self.write(received, to, Content { region, node }, found);
+        self.write(received, to, content, found);
     }
 
     fn kind(&self, at: At) -> OpKind {
@@ -135,13 +148,16 @@ impl<'a> Machine<'a> {
             OpKind::Attend { q, kv, state, q_block, kv_block, init, .. } => {
                 self.operands(at, (q, q_block, &[Part::Query]), (kv, kv_block), found);
                 let region = self.regions.of_block(q_block);
+                if !init && self.is_normalised(at, state) == Some(true) {
+                    self.refuse(at, "it adds to a state that a softmax has begun", found);
+                }
                 self.add_call(at, state, region, init, found);
             }
             OpKind::AttendBackward { .. } => self.attend_backward(at, found),
             OpKind::Preprocess { q, delta, block } => {
                 let region = self.regions.of_block(block);
                 self.held_parts(at, q, PREPROCESSED, region, found);
-                self.write(at, delta, Content { region, node: None }, found);
+                self.write(at, delta, Content::plain(region), found);
             }
             OpKind::Merge { from, into } | OpKind::Accumulate { from, into } => {
                 self.sum(at, from, into, found);
@@ -151,6 +167,7 @@ impl<'a> Machine<'a> {
                 None => self.report_empty(at, state, "a result to normalise".into(), found),
             },
             OpKind::Project(projection) => self.project(at, &projection, found),
+            OpKind::Scores(op) => self.scores(at, &op, found),
             OpKind::Send { .. } | OpKind::Recv { .. } => {}
         }
     }
@@ -192,7 +209,11 @@ impl<'a> Machine<'a> {
     fn operands(&self, at: At, q: (Bufs, BlockId, &[Part]), kv: (Bufs, BlockId), found: &mut Findings) {
         self.held_parts(at, q.0, q.2, self.regions.of_block(q.1), found);
         self.held(at, kv.0, self.regions.of_block(kv.1), found);
-        let (queries, keys) = (self.plan.block(q.1).heads, self.plan.block(kv.1).heads);
+        self.matching_heads(at, (q.1, kv.1), found);
+    }
+
+    fn matching_heads(&self, at: At, (q, kv): (BlockId, BlockId), found: &mut Findings) {
+        let (queries, keys) = (self.plan.block(q).heads, self.plan.block(kv).heads);
         let group = self.plan.shape.group();
         let first = queries.first / group;
         let needed = Heads { first, count: heads_end(queries).div_ceil(group) - first };
@@ -207,7 +228,7 @@ impl<'a> Machine<'a> {
     fn add_call(&mut self, at: At, buffer: Buf, region: RegionId, init: bool, found: &mut Findings) {
         let call = self.push(Node::Call(at.rank, at.op));
         if init {
-            self.write(at, buffer, Content { region, node: Some(call) }, found);
+            self.write(at, buffer, Content { node: Some(call), ..Content::plain(region) }, found);
         } else if let Some(content) = self.held(at, buffer.into(), region, found) {
             self.add(at, buffer, content, call, region);
         }
@@ -226,6 +247,9 @@ impl<'a> Machine<'a> {
             return self.report_empty(at, into, "what is to be added to".into(), found);
         };
         let merges = matches!(self.kind(at), OpKind::Merge { .. });
+        if merges && (content.normalised || added.normalised) {
+            self.refuse(at, "it merges a state that a softmax has begun", found);
+        }
         if merges && content.region != added.region {
             let needed = self.describe(from, at, content.region);
             let (place, held) = (self.place(at.rank, from), self.regions.describe(added.region));

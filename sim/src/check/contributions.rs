@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::contents::{Machine, Node, NodeId};
 use super::regions::{RegionId, common_heads, heads_end};
 use super::structure::heads_of;
-use crate::plan::{Buf, Heads, MaskId, OpId, OpKind, Plan, Rank, Role, Tensor};
+use crate::plan::{Buf, Heads, MaskId, OpId, Plan, Rank, Role, Tensor};
 
 /// The part of an attention call that reaches a result: all pairs of `queries` x `keys` that its mask allows.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,16 @@ pub(super) fn collect(plan: &Plan, machine: &mut Machine, result: Tensor) -> Vec
                 follow(plan, machine, root, region, result, &mut out);
             }
         }
+    }
+    out
+}
+
+/// All contributions to score rows over which a softmax came: it needs every pair of its queries.
+pub(super) fn collect_rows(plan: &Plan, machine: &mut Machine) -> Vec<Contribution> {
+    let mut out = Vec::new();
+    let rows = Tensor::Scores { keys: 0 };
+    for (root, region) in machine.completed().to_vec() {
+        follow(plan, machine, root, region, rows, &mut out);
     }
     out
 }
@@ -83,12 +93,7 @@ fn contribution(
     region: RegionId,
     result: Tensor,
 ) -> Option<Contribution> {
-    let (OpKind::Attend { q_block, kv_block, mask, .. }
-    | OpKind::AttendBackward { q_block, kv_block, mask, .. }) =
-        plan.programs[rank as usize].ops[op as usize].kind
-    else {
-        return None;
-    };
+    let (q_block, kv_block, mask) = plan.programs[rank as usize].ops[op as usize].kind.attended()?;
     let regions = &mut machine.regions;
     let (mut queries, mut keys) = (regions.of_block(q_block), regions.of_block(kv_block));
     let of_query = plan.block(q_block).heads;

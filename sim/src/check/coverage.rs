@@ -5,25 +5,30 @@
 //! pairwise disjoint, and their pairs add up to the problem's. Counts are closed forms over progressions and mask
 //! pieces, so the cost follows the number of cells, not of pairs.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::contents::Machine;
-use super::contributions::{Contribution, collect};
+use super::contributions::{Contribution, collect, collect_rows};
 use super::messages::at;
-use super::regions::{Regions, cuts};
+use super::regions::{RegionId, Regions, cuts};
 use super::terms::{Fault, Pair};
 use super::violation::{Findings, Violation};
 use crate::mask::Mask;
-use crate::plan::{Heads, MaskId, Plan, Rank, Role, Slots, Tensor};
+use crate::plan::{Buffer, Heads, MaskId, Plan, Rank, Role, Slots, Tensor};
 use crate::problem::Pass;
 use crate::tokens::TokenSet;
 use crate::work::pairs;
 
-/// The results of a pass.
-fn results(pass: Pass) -> &'static [Tensor] {
-    match pass {
+/// The results of a plan's pass; dk and dv are two if they come about apart.
+fn results(plan: &Plan) -> &'static [Tensor] {
+    let apart =
+        |b: &Buffer| matches!((b.tensor, b.role), (Tensor::KeyGrad | Tensor::ValueGrad, Role::Output(_)));
+    match plan.pass {
         Pass::Forward => &[Tensor::Output],
+        Pass::Backward if plan.programs.iter().any(|p| p.buffers.iter().any(apart)) => {
+            &[Tensor::QueryGrad, Tensor::KeyGrad, Tensor::ValueGrad]
+        }
         Pass::Backward => &[Tensor::QueryGrad, Tensor::KeyValueGrad],
     }
 }
@@ -31,7 +36,12 @@ fn results(pass: Pass) -> &'static [Tensor] {
 /// Proves every result of the pass; the pairs of all query heads that each of them has.
 pub(super) fn prove(plan: &Plan, machine: &mut Machine, found: &mut Findings) -> u128 {
     let mut proven = 0;
-    for &result in results(plan.pass) {
+    if !machine.completed().is_empty() {
+        let contributions = collect_rows(plan, machine);
+        let rows = Tensor::Scores { keys: 0 };
+        Coverage::new(plan, &machine.regions, &contributions, rows).prove(found);
+    }
+    for &result in results(plan) {
         outputs(plan, &machine.regions, result, found);
         let contributions = collect(plan, machine, result);
         proven = Coverage::new(plan, &machine.regions, &contributions, result).prove(found);
@@ -73,6 +83,9 @@ fn common(a: Heads, b: Heads) -> bool {
 /// Slots that the same sets have: the indices of the sets, and the ranges of slots.
 type Class = (Vec<usize>, Vec<(u64, u64)>);
 
+/// A rank's tokens by which contributions have them: indices of the contributions, and the tokens.
+type TokenClasses = Vec<(Vec<usize>, TokenSet)>;
+
 /// Slots `[0, len)` by which of `sets` have them.
 fn classes(sets: &[&[Slots]], len: u64) -> Vec<Class> {
     if sets.iter().all(|set| matches!(set, [all] if (all.from, all.to) == (0, len))) {
@@ -109,6 +122,8 @@ struct Coverage<'a> {
     by_ranks: Vec<(Rank, Rank, u32)>,
     /// Each mask's pairs that the problem has, too.
     allowed: Vec<Mask>,
+    /// A rank's tokens by which of some regions have them: the same few regions meet again and again.
+    classes: BTreeMap<(Rank, Vec<RegionId>), Rc<TokenClasses>>,
     result: Tensor,
 }
 
@@ -125,11 +140,12 @@ impl<'a> Coverage<'a> {
         by_ranks.sort_unstable();
         let problem = plan.mask(MaskId::PROBLEM);
         let allowed = plan.masks.iter().map(|m| m.intersect(problem)).collect();
-        Self { plan, regions, contributions, by_ranks, allowed, result }
+        Self { plan, regions, contributions, by_ranks, allowed, classes: BTreeMap::new(), result }
     }
 
-    fn prove(&self, found: &mut Findings) -> u128 {
-        let mut rest = self.by_ranks.as_slice();
+    fn prove(mut self, found: &mut Findings) -> u128 {
+        let by_ranks = std::mem::take(&mut self.by_ranks);
+        let mut rest = by_ranks.as_slice();
         let mut proven = 0;
         for q in 0..self.plan.ranks() {
             for k in 0..self.plan.ranks() {
@@ -146,19 +162,19 @@ impl<'a> Coverage<'a> {
     }
 
     /// All pairs of the queries of rank `q` and the keys of rank `k`.
-    fn ranks(&self, q: Rank, k: Rank, here: &[(Rank, Rank, u32)], found: &mut Findings) -> u128 {
-        let here: Vec<&Contribution> = here.iter().map(|e| &self.contributions[e.2 as usize]).collect();
+    fn ranks(&mut self, q: Rank, k: Rank, here: &[(Rank, Rank, u32)], found: &mut Findings) -> u128 {
+        let contributions = self.contributions;
+        let here: Vec<&Contribution> = here.iter().map(|e| &contributions[e.2 as usize]).collect();
         let all = Heads { first: 0, count: self.plan.shape.heads };
         let mut proven = 0;
         for heads in cuts(all, here.iter().map(|c| c.heads)) {
             let with: Vec<&Contribution> = here.iter().copied().filter(|c| common(c.heads, heads)).collect();
-            let queries: Vec<&[Slots]> = with.iter().map(|c| self.on_rank(c.queries, q)).collect();
-            let keys: Vec<&[Slots]> = with.iter().map(|c| self.on_rank(c.keys, k)).collect();
-            let key_classes = self.token_classes(k, &keys);
-            for (q_members, q_tokens) in self.token_classes(q, &queries) {
-                for (k_members, k_tokens) in &key_classes {
+            let key_classes = self.token_classes(k, with.iter().map(|c| c.keys).collect());
+            let query_classes = self.token_classes(q, with.iter().map(|c| c.queries).collect());
+            for (q_members, q_tokens) in &*query_classes {
+                for (k_members, k_tokens) in &*key_classes {
                     let both = q_members.iter().filter(|i| k_members.contains(i)).map(|&i| with[i]).collect();
-                    let cell = Cell { q: &q_tokens, k: k_tokens, calls: both, head: heads.first };
+                    let cell = Cell { q: q_tokens, k: k_tokens, calls: both, head: heads.first };
                     proven += self.cell(&cell, (q, k), found) * u128::from(heads.count);
                 }
             }
@@ -166,21 +182,29 @@ impl<'a> Coverage<'a> {
         proven
     }
 
-    fn on_rank(&self, region: super::regions::RegionId, rank: Rank) -> &'a [Slots] {
+    fn on_rank(&self, region: RegionId, rank: Rank) -> &'a [Slots] {
         let slots = &self.regions.get(region).slots;
         let from = slots.partition_point(|s| s.rank < rank);
         let to = slots.partition_point(|s| s.rank <= rank);
         &slots[from..to]
     }
 
-    fn token_classes(&self, rank: Rank, sets: &[&[Slots]]) -> Vec<(Vec<usize>, Cow<'a, TokenSet>)> {
+    fn token_classes(&mut self, rank: Rank, regions: Vec<RegionId>) -> Rc<TokenClasses> {
+        let key = (rank, regions);
+        if let Some(known) = self.classes.get(&key) {
+            return Rc::clone(known);
+        }
+        let sets: Vec<&[Slots]> = key.1.iter().map(|&region| self.on_rank(region, rank)).collect();
         let shard = self.plan.layout.shard(rank);
         let tokens = |ranges: &[(u64, u64)]| match ranges {
-            [(0, to)] if *to == shard.len() => Cow::Borrowed(shard),
-            [(from, to)] => Cow::Owned(shard.slice(*from, *to)),
-            _ => Cow::Owned(TokenSet::new(ranges.iter().flat_map(|r| shard.slice(r.0, r.1).runs().to_vec()))),
+            [(from, to)] => shard.slice(*from, *to),
+            _ => TokenSet::new(ranges.iter().flat_map(|r| shard.slice(r.0, r.1).runs().to_vec())),
         };
-        classes(sets, shard.len()).into_iter().map(|(members, ranges)| (members, tokens(&ranges))).collect()
+        let classes = classes(&sets, shard.len()).into_iter();
+        let found: Rc<TokenClasses> =
+            Rc::new(classes.map(|(members, ranges)| (members, tokens(&ranges))).collect());
+        self.classes.insert(key, Rc::clone(&found));
+        found
     }
 
     /// Proves a cell, or finds a pair in it that is wrong; the problem's pairs in it.

@@ -53,7 +53,7 @@ fn one_message(plan: &Plan, id: MessageId, end: Ends, found: &mut Findings) {
         found.push(Violation::NotReceived { wire, sent: at(plan, wire.from, end.send) });
     }
     let block = plan.block(message.block);
-    let expected = message.tensor.bytes(&plan.shape, block.tokens.len(), block.heads.count);
+    let expected = plan.message_bytes(message.tensor, block.tokens.len(), block.heads.count);
     if message.bytes != expected {
         found.push(Violation::MessageBytes { wire, found: message.bytes, expected });
     }

@@ -29,11 +29,11 @@ use crate::units::Bytes;
 /// How many operations of each kind a rank has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpCounts {
-    /// Attention calls, forward and backward.
+    /// Attention calls, forward and backward, and products on score rows.
     pub attends: usize,
     /// Merges of states and sums of gradients.
     pub sums: usize,
-    /// Preprocessing, finishing and projections.
+    /// Preprocessing, softmax, finishing and projections.
     pub others: usize,
     /// Sends.
     pub sends: usize,
@@ -131,11 +131,11 @@ fn count(program: &Program) -> OpCounts {
     let mut counts = OpCounts::default();
     for op in &program.ops {
         *match op.kind {
-            OpKind::Attend { .. } | OpKind::AttendBackward { .. } => &mut counts.attends,
+            ref kind if kind.attended().is_some() => &mut counts.attends,
             OpKind::Merge { .. } | OpKind::Accumulate { .. } => &mut counts.sums,
-            OpKind::Preprocess { .. } | OpKind::Finish { .. } | OpKind::Project(_) => &mut counts.others,
             OpKind::Send { .. } => &mut counts.sends,
             OpKind::Recv { .. } => &mut counts.recvs,
+            _ => &mut counts.others,
         } += 1;
     }
     counts

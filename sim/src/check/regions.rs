@@ -1,5 +1,6 @@
 //! Rectangles of slots and heads, interned: equal regions have equal ids.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use crate::plan::{BlockId, Heads, Plan, Slots, part_of};
@@ -84,18 +85,28 @@ pub(super) fn common_heads(a: Heads, b: Heads) -> Heads {
 }
 
 /// All regions that a proof speaks of.
+#[derive(Default)]
 pub(super) struct Regions {
     list: Vec<Region>,
     ids: BTreeMap<Region, RegionId>,
     of_block: Vec<RegionId>,
     parts: BTreeMap<(BlockId, u16, u16), RegionId>,
+    /// Answers given before: packed documents make regions of thousands of ranges, and the same few are asked for at every
+    /// step.
+    known: Known,
+}
+
+#[derive(Default)]
+struct Known {
+    contained: RefCell<BTreeMap<(RegionId, RegionId), bool>>,
+    covered: RefCell<BTreeMap<(Vec<RegionId>, RegionId), bool>>,
+    common: BTreeMap<(RegionId, RegionId), RegionId>,
 }
 
 impl Regions {
     /// The regions of a plan's blocks.
     pub fn new(plan: &Plan) -> Self {
-        let mut regions =
-            Self { list: Vec::new(), ids: BTreeMap::new(), of_block: Vec::new(), parts: BTreeMap::new() };
+        let mut regions = Self::default();
         for block in &plan.blocks {
             let id = regions.intern(Region::new(block.slots.clone(), block.heads));
             regions.of_block.push(id);
@@ -151,7 +162,8 @@ impl Regions {
 
     /// Whether `outer` has all of `inner`.
     pub fn contains(&self, outer: RegionId, inner: RegionId) -> bool {
-        outer == inner || self.get(outer).contains(self.get(inner))
+        let ask = || self.get(outer).contains(self.get(inner));
+        outer == inner || *self.known.contained.borrow_mut().entry((outer, inner)).or_insert_with(ask)
     }
 
     /// What two regions share.
@@ -162,8 +174,13 @@ impl Regions {
         if self.contains(b, a) {
             return a;
         }
+        if let Some(&known) = self.known.common.get(&(a, b)) {
+            return known;
+        }
         let both = self.get(a).intersect(self.get(b));
-        self.intern(both)
+        let both = self.intern(both);
+        self.known.common.insert((a, b), both);
+        both
     }
 
     /// Whether `parts` together have all of `whole`.
@@ -171,6 +188,16 @@ impl Regions {
         if let [one] = parts {
             return self.contains(*one, whole);
         }
+        let question = (parts.to_vec(), whole);
+        if let Some(&known) = self.known.covered.borrow().get(&question) {
+            return known;
+        }
+        let answer = self.find_cover(parts, whole);
+        self.known.covered.borrow_mut().insert(question, answer);
+        answer
+    }
+
+    fn find_cover(&self, parts: &[RegionId], whole: RegionId) -> bool {
         let whole = self.get(whole);
         let parts: Vec<&Region> = parts.iter().map(|&p| self.get(p)).collect();
         cuts(whole.heads, parts.iter().map(|p| p.heads)).into_iter().all(|heads| {
@@ -243,8 +270,7 @@ mod tests {
             let (pa, pb, pc) = (points(&a), points(&b), points(&c));
             prop_assert_eq!(a.contains(&b), pa.is_superset(&pb));
             prop_assert_eq!(points(&a.intersect(&b)), &pa & &pb);
-            let mut regions =
-                Regions { list: vec![], ids: BTreeMap::new(), of_block: vec![], parts: BTreeMap::new() };
+            let mut regions = Regions::default();
             let ids = [a, b, c].map(|r| regions.intern(r));
             prop_assert_eq!(regions.cover(&ids[..2], ids[2]), (&pa | &pb).is_superset(&pc));
             let both = regions.intersect(ids[0], ids[1]);

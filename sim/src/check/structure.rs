@@ -1,5 +1,7 @@
 //! Whether every index points at something of the right kind, and every block is what it says.
 
+mod scores;
+
 use std::collections::BTreeMap;
 
 use super::postings::Postings;
@@ -94,24 +96,11 @@ fn buffers(plan: &Plan, rank: Rank, program: &Program, found: &mut Findings) {
 }
 
 fn buffer_fault(plan: &Plan, rank: Rank, buffer: &Buffer) -> Option<String> {
-    let (block, allowed) = match (buffer.role, plan.pass) {
-        (Role::Scratch, _) => return None,
-        (Role::Saved(block), Pass::Forward) => (block, [].as_slice()),
-        (Role::Saved(block), Pass::Backward) => {
-            (block, [Tensor::Query, Tensor::Output, Tensor::KeyValue].as_slice())
-        }
-        (Role::Input(block), Pass::Forward) => {
-            (block, [Tensor::Query, Tensor::KeyValue, Tensor::Hidden].as_slice())
-        }
-        (Role::Input(block), Pass::Backward) => {
-            (block, [Tensor::QuerySide, Tensor::KeyValue, Tensor::OutputGrad].as_slice())
-        }
-        (Role::Output(block), Pass::Forward) => (block, [Tensor::Output, Tensor::LayerOutput].as_slice()),
-        (Role::Output(block), Pass::Backward) => {
-            (block, [Tensor::QueryGrad, Tensor::KeyValueGrad, Tensor::HiddenGrad].as_slice())
-        }
+    let block = match buffer.role {
+        Role::Scratch => return None,
+        Role::Saved(block) | Role::Input(block) | Role::Output(block) => block,
     };
-    if !allowed.contains(&buffer.tensor) {
+    if !belongs(plan, buffer) {
         return Some(format!("it is no input or output of the {} pass", plan.pass));
     }
     if let Some(what) = block_use_fault(plan, block, heads_of(plan, buffer.tensor)) {
@@ -129,6 +118,28 @@ fn buffer_fault(plan: &Plan, rank: Rank, buffer: &Buffer) -> Option<String> {
     let bytes = buffer.tensor.bytes(&plan.shape, held.tokens.len(), held.heads.count);
     (bytes > buffer.bytes)
         .then(|| format!("it has room for {} bytes, its block has {}", buffer.bytes.0, bytes.0))
+}
+
+/// Whether a tensor is input, left over from the forward, or result of the pass.
+fn belongs(plan: &Plan, buffer: &Buffer) -> bool {
+    use Tensor::{
+        Hidden, HiddenGrad, KeyGrad, KeyValue, KeyValueGrad, LayerOutput, Output, OutputGrad, Query,
+        QueryGrad, QuerySide, ValueGrad,
+    };
+    let tensor = buffer.tensor;
+    match (buffer.role, plan.pass) {
+        (Role::Scratch, _) => true,
+        (Role::Saved(_), Pass::Forward) => false,
+        (Role::Saved(_), Pass::Backward) => {
+            matches!(tensor, Query | Output | KeyValue) || tensor == scores::rows(plan)
+        }
+        (Role::Input(_), Pass::Forward) => matches!(tensor, Query | KeyValue | Hidden),
+        (Role::Input(_), Pass::Backward) => matches!(tensor, QuerySide | KeyValue | OutputGrad),
+        (Role::Output(_), Pass::Forward) => matches!(tensor, Output | LayerOutput),
+        (Role::Output(_), Pass::Backward) => {
+            matches!(tensor, QueryGrad | KeyValueGrad | KeyGrad | ValueGrad | HiddenGrad)
+        }
+    }
 }
 
 fn operations(plan: &Plan, rank: Rank, program: &Program, found: &mut Findings) {
@@ -210,10 +221,18 @@ fn operand_fault(plan: &Plan, program: &Program, kind: &OpKind) -> Option<String
             program,
             from,
             into,
-            &[QueryGrad, KeyValueGrad, Tensor::LayerOutput, Tensor::HiddenGrad],
+            &[
+                QueryGrad,
+                KeyValueGrad,
+                Tensor::LayerOutput,
+                Tensor::HiddenGrad,
+                Tensor::KeyGrad,
+                Tensor::ValueGrad,
+            ],
         ),
         OpKind::Finish { state, out } => buffer(state.into(), State).or_else(|| buffer(out.into(), Output)),
         OpKind::Project(projection) => projection_fault(plan, program, &projection),
+        OpKind::Scores(op) => scores::fault(plan, program, &op),
         OpKind::Send { message, buffer } => send_fault(plan, program, message, buffer),
         OpKind::Recv { message, buffer } => match plan.messages.get(message as usize) {
             None => Some(format!("there is no message {message}")),

@@ -80,6 +80,11 @@ pub(super) fn tensor_name(tensor: Tensor) -> &'static str {
         Tensor::Delta => "delta",
         Tensor::QueryGrad => "dq",
         Tensor::KeyValueGrad => "dk and dv",
+        Tensor::Key => "k",
+        Tensor::Value => "v",
+        Tensor::KeyGrad => "dk",
+        Tensor::ValueGrad => "dv",
+        Tensor::Scores { .. } => "score rows",
     }
 }
 

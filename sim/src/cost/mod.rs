@@ -3,13 +3,14 @@
 mod attention;
 mod cache;
 mod memory;
+mod scores;
 
 pub use attention::{Call, Heads, Kernel, weights};
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
 
 use crate::config::cluster::{Cluster, Items, NoKernel};
 use crate::mask::Mask;
-use crate::plan::{BlockId, Buf, MaskId, OpKind, Plan, Program};
+use crate::plan::{BlockId, Buf, MaskId, OpKind, Plan, Program, Scores};
 use crate::tiles::{self, TileProfile, TileShape};
 use crate::tokens::TokenSet;
 use crate::units::{Bytes, SimTime};
@@ -97,6 +98,11 @@ impl Costs {
             _ => Bytes(0),
         };
         moved / self.cluster.device.reached.hbm
+    }
+
+    /// Time of an operation on score rows.
+    pub fn scores_time(&self, plan: &Plan, program: &Program, op: &Scores) -> SimTime {
+        scores::time(&self.cluster.device.reached, plan, program, op)
     }
 
     fn geometry(&mut self, plan: &Plan, by: By, (q, kv, mask): (BlockId, BlockId, MaskId)) -> Geometry {

@@ -322,6 +322,10 @@ impl Loader<'_> {
                 let call = self.costs.call(self.plan, &kernel, (q_block, kv_block, mask), carries);
                 (TaskKind::Call, call.time(self.costs.sms()))
             }
+            OpKind::Scores(scores) => {
+                let product = if scores.product().is_some() { TaskKind::Call } else { TaskKind::Memory };
+                (product, self.costs.scores_time(self.plan, program, &scores))
+            }
             // The last attention call or merge does it on its way out.
             OpKind::Finish { .. } | OpKind::Project(_) => (TaskKind::Memory, SimTime::ZERO),
             _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),

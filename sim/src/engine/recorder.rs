@@ -79,11 +79,10 @@ fn flops(
     kernel: &mut Option<Kernel>,
     kind: &OpKind,
 ) -> Result<f64, SimError> {
-    let (OpKind::Attend { q_block, kv_block, mask, .. }
-    | OpKind::AttendBackward { q_block, kv_block, mask, .. }) = *kind
-    else {
-        return Ok(0.0);
-    };
+    let Some((q_block, kv_block, mask)) = kind.attended() else { return Ok(0.0) };
+    if matches!(kind, OpKind::Scores(_)) {
+        return Ok(plan.flops(kind));
+    }
     let kernel = match kernel {
         Some(kernel) => kernel,
         None => kernel.insert(costs.kernel(plan)?),

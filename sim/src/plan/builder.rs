@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Access, Block, BlockId, Buf, Buffer, Bufs, Heads, LANES, Lane, Message, MessageId, NO_OP, Op, OpId,
-    OpKind, Plan, Program, Rank, Role, Slots, Tensor, Transport, part_of,
+    OpKind, Partials, Plan, Program, Rank, Role, Slots, Tensor, Transport, part_of,
 };
 use crate::layout::Layout;
 use crate::mask::Mask;
@@ -50,6 +50,7 @@ impl PlanBuilder {
             shape: problem.shape,
             layout,
             transport,
+            partials: Partials::Fp32,
             blocks: Vec::new(),
             masks,
             programs: vec![Program::default(); ranks],
@@ -57,6 +58,12 @@ impl PlanBuilder {
             notes,
         };
         Self { plan, block_ids: BTreeMap::new(), hazards: vec![Vec::new(); ranks], groups: 0 }
+    }
+
+    /// What partial results and gradients are while they travel; fp32 unless this says otherwise.
+    pub fn travelling(mut self, partials: Partials) -> Self {
+        self.plan.partials = partials;
+        self
     }
 
     /// Number of ranks P.
@@ -201,7 +208,8 @@ impl PlanBuilder {
 
     /// A message that carries `block`; its send and its receive are pushed apart.
     pub fn message(&mut self, from: Rank, to: Rank, tensor: Tensor, block: BlockId) -> MessageId {
-        let bytes = self.bytes(tensor, block);
+        let b = &self.plan.blocks[block as usize];
+        let bytes = self.plan.message_bytes(tensor, b.tokens.len(), b.heads.count);
         self.plan.messages.push(Message { from, to, tensor, block, bytes });
         (self.plan.messages.len() - 1) as MessageId
     }

@@ -1,6 +1,7 @@
 //! Operations: what they do, what they touch, what they wait for.
 
-use super::{BlockId, Buf, Bufs, LANES, Lane, MaskId, MessageId, OpId};
+use super::{BlockId, Buf, Bufs, LANES, Lane, MaskId, MessageId, OpId, Scores};
+use crate::problem::Pass;
 
 /// What an operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub enum OpKind {
     },
     /// Dense work around attention, where ranks that divide the heads meet.
     Project(Projection),
+    /// Attention with its scores in memory.
+    Scores(Scores),
     /// Sends a message's block out of a buffer.
     Send {
         /// Which message.
@@ -196,8 +199,29 @@ impl OpKind {
                 f(out, Write);
             }
             Self::Project(projection) => projection.accesses(f),
+            Self::Scores(scores) => scores.accesses(f),
             Self::Send { buffer, .. } => buffer.iter().for_each(|b| f(b, Read)),
             Self::Recv { buffer, .. } => f(buffer, Write),
+        }
+    }
+
+    /// Queries, keys and mask of an attention call, or of a product on score rows.
+    pub fn attended(&self) -> Option<(BlockId, BlockId, MaskId)> {
+        match *self {
+            Self::Attend { q_block, kv_block, mask, .. }
+            | Self::AttendBackward { q_block, kv_block, mask, .. } => Some((q_block, kv_block, mask)),
+            Self::Scores(scores) => scores.product(),
+            _ => None,
+        }
+    }
+
+    /// FLOPs that the operation does for each unmasked pair of a query head.
+    pub fn flops_per_pair(&self, head_dim: u32) -> u64 {
+        match self {
+            Self::Attend { .. } => Pass::Forward.flops_per_pair(head_dim),
+            Self::AttendBackward { .. } => Pass::Backward.flops_per_pair(head_dim),
+            Self::Scores(scores) => 2 * u64::from(head_dim) * scores.products(),
+            _ => 0,
         }
     }
 

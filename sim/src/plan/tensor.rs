@@ -13,6 +13,10 @@ pub enum Tensor {
     Query,
     /// k and v.
     KeyValue,
+    /// k alone.
+    Key,
+    /// v alone.
+    Value,
     /// Unnormalised o, running maximum m and sum l, fp32.
     State,
     /// o, and lse in fp32.
@@ -29,6 +33,15 @@ pub enum Tensor {
     QueryGrad,
     /// dk and dv, fp32.
     KeyValueGrad,
+    /// dk alone, fp32.
+    KeyGrad,
+    /// dv alone, fp32.
+    ValueGrad,
+    /// Scores, probabilities or gradients of them, fp32: a row of `keys` numbers.
+    Scores {
+        /// Keys of the whole problem, padding included.
+        keys: u32,
+    },
     /// The layer's input x, as wide as all query heads. On the CPU q stands for x; k and v, which follow from x, go along
     /// for nothing.
     Hidden,
@@ -81,15 +94,22 @@ pub enum Part {
     CarriedKeyGrad,
     /// dv, likewise.
     CarriedValueGrad,
+    /// Scores, probabilities or gradients of them; [`Tensor::width`] knows how many.
+    Score,
 }
 
 impl Part {
-    /// Numbers a token and head: the head dimension, or one.
+    /// Numbers a token and head: the head dimension, or one. For score rows see [`Tensor::width`].
     pub fn width(self, shape: &Shape) -> u64 {
         match self {
-            Self::Lse | Self::CarriedLse | Self::Max | Self::Denominator | Self::Delta => 1,
+            Self::Lse | Self::CarriedLse | Self::Max | Self::Denominator | Self::Delta | Self::Score => 1,
             _ => u64::from(shape.head_dim),
         }
+    }
+
+    /// Whether it is a partial result or gradient, which may travel in the element type.
+    pub fn is_partial(self) -> bool {
+        matches!(self, Self::Sum | Self::QueryGrad | Self::KeyGrad | Self::ValueGrad)
     }
 
     /// Size of one of its numbers: the problem's element type for tensors of the model, none for what is carried along to
@@ -115,6 +135,8 @@ impl Tensor {
         match self {
             Self::Query => &[Part::Query],
             Self::KeyValue => &[Part::Key, Part::Value],
+            Self::Key => &[Part::Key],
+            Self::Value => &[Part::Value],
             Self::State => &[Part::Sum, Part::Max, Part::Denominator],
             Self::Output => &[Part::Output, Part::Lse],
             Self::QuerySide => &[Part::Query, Part::Output, Part::OutputGrad, Part::Lse],
@@ -123,18 +145,32 @@ impl Tensor {
             Self::Delta => &[Part::Delta],
             Self::QueryGrad => &[Part::QueryGrad],
             Self::KeyValueGrad => &[Part::KeyGrad, Part::ValueGrad],
+            Self::KeyGrad => &[Part::KeyGrad],
+            Self::ValueGrad => &[Part::ValueGrad],
+            Self::Scores { .. } => &[Part::Score],
             Self::Hidden => &[Part::Query, Part::CarriedKey, Part::CarriedValue],
             Self::LayerOutput => &[Part::Output, Part::CarriedLse],
             Self::HiddenGrad => &[Part::HiddenGrad, Part::CarriedKeyGrad, Part::CarriedValueGrad],
         }
     }
 
-    /// Whether it holds this result: o, dq, or dk and dv.
+    /// Numbers of one of its arrays, a token and head.
+    pub fn width(self, part: Part, shape: &Shape) -> u64 {
+        match self {
+            Self::Scores { keys } => u64::from(keys),
+            _ => part.width(shape),
+        }
+    }
+
+    /// Whether it holds this result: o, dq, dk and dv, or one of those.
     pub fn holds(self, result: Self) -> bool {
         self == result
             || match self {
                 Self::LayerOutput => result == Self::Output,
-                Self::HiddenGrad => matches!(result, Self::QueryGrad | Self::KeyValueGrad),
+                Self::HiddenGrad => {
+                    matches!(result, Self::QueryGrad | Self::KeyValueGrad | Self::KeyGrad | Self::ValueGrad)
+                }
+                Self::KeyValueGrad => matches!(result, Self::KeyGrad | Self::ValueGrad),
                 _ => false,
             }
     }
@@ -146,6 +182,8 @@ impl Tensor {
             self,
             Self::Query
                 | Self::KeyValue
+                | Self::Key
+                | Self::Value
                 | Self::QuerySide
                 | Self::OutputGrad
                 | Self::BackwardQuery
@@ -156,12 +194,15 @@ impl Tensor {
 
     /// Whether its heads are kv heads.
     pub fn is_key_side(self) -> bool {
-        matches!(self, Self::KeyValue | Self::KeyValueGrad)
+        matches!(
+            self,
+            Self::KeyValue | Self::Key | Self::Value | Self::KeyValueGrad | Self::KeyGrad | Self::ValueGrad
+        )
     }
 
     /// Bytes of `tokens` tokens and `heads` heads of every sequence of the batch.
     pub fn bytes(self, shape: &Shape, tokens: u64, heads: u32) -> Bytes {
-        let each: u64 = self.parts().iter().map(|p| p.width(shape) * p.element_bytes(shape)).sum();
-        Bytes(each * tokens * u64::from(heads) * u64::from(shape.batch))
+        let each: u64 = self.parts().iter().map(|&p| self.width(p, shape) * p.element_bytes(shape)).sum();
+        Bytes(each) * tokens * u64::from(heads) * u64::from(shape.batch)
     }
 }

@@ -15,7 +15,7 @@ use crate::tiles;
 use crate::tokens::{Progression, TokenSet};
 
 pub(super) fn build(schedule: Schedule, problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let mut b = PlanBuilder::new(schedule.to_string(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder(schedule.to_string(), problem, layout);
     Unused { route: false, ..Unused::ALL }.note(&mut b, options);
     let calls: Vec<Vec<Call>> =
         (0..b.ranks()).map(|r| calls(&mut b, r, schedule == Schedule::AllGather { zigzag: true })).collect();

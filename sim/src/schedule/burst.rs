@@ -17,7 +17,7 @@ type Rule = Box<dyn Fn(Rank, Rank) -> (BlockId, BlockId)>;
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options, zigzag: bool) -> Plan {
     let name = Schedule::Burst { zigzag }.to_string();
-    let mut b = PlanBuilder::new(name, options.pass, problem, layout, options.transport);
+    let mut b = options.builder(name, problem, layout);
     let rule: Rule = if zigzag {
         Box::new(rule_of_halves(&mut b, problem.pattern))
     } else {

@@ -20,7 +20,7 @@ use super::Route;
 use super::step::Channel;
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let mut b = PlanBuilder::new("dist-flash".into(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder("dist-flash".into(), problem, layout);
     if options.chunks > 1 {
         b.note("chunks: only keys and values are cut; queries and results travel whole");
     }

@@ -21,7 +21,7 @@ pub(super) fn build(
     options: &Options,
     (schedule, window, rail): (Schedule, u32, bool),
 ) -> Plan {
-    let mut b = PlanBuilder::new(schedule.to_string(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder(schedule.to_string(), problem, layout);
     Unused { prefetch: false, ..Unused::ALL }.note(&mut b, options);
     let (ranks, node) = (b.ranks(), options.gpus_per_node);
     if window == ranks {

@@ -17,7 +17,7 @@ use crate::plan::{BlockId, Buf, Bufs, Heads, MaskId, OpKind, Plan, Projection, R
 use crate::problem::{Pass, Problem};
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let mut b = PlanBuilder::new("megatron-sp".into(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder("megatron-sp".into(), problem, layout);
     Unused { route: false, ..Unused::ALL }.note(&mut b, options);
     note(&mut b);
     let layer = Layer::new(&mut b, options);

@@ -13,6 +13,7 @@ mod name;
 mod ring;
 mod ring_backward;
 mod ring_forward;
+mod ring_self_attention;
 mod saved;
 mod step;
 mod striped;
@@ -28,7 +29,8 @@ use thiserror::Error;
 
 use crate::layout::{Layout, LayoutError};
 use crate::mask::{Documents, Pattern};
-use crate::plan::{Plan, Transport};
+use crate::plan::builder::PlanBuilder;
+use crate::plan::{Partials, Plan, Transport};
 use crate::problem::{Pass, Problem, Shape, ShapeError};
 
 /// From whom a rank gets another rank's keys and values.
@@ -57,12 +59,15 @@ pub struct Options {
     pub needed_only: bool,
     /// GPUs a node, `>= 1`: what windows and head groups go by.
     pub gpus_per_node: u32,
+    /// What partial results and gradients are while they travel.
+    pub partials: Partials,
     /// Pad a sequence that the layout does not divide, instead of refusing it.
     pub pad: bool,
 }
 
 impl Options {
-    /// Double-buffered neighbour ring over copy engines, everything sent, nodes of 8 GPUs, nothing padded.
+    /// Double-buffered neighbour ring over copy engines, everything sent, partial results in fp32, nodes of 8 GPUs, nothing
+    /// padded.
     pub fn new(pass: Pass) -> Self {
         Self {
             pass,
@@ -72,8 +77,14 @@ impl Options {
             prefetch: 1,
             needed_only: false,
             gpus_per_node: 8,
+            partials: Partials::Fp32,
             pad: false,
         }
+    }
+
+    /// A plan in the making.
+    fn builder(&self, name: String, problem: &Problem, layout: Layout) -> PlanBuilder {
+        PlanBuilder::new(name, self.pass, problem, layout, self.transport).travelling(self.partials)
     }
 }
 
@@ -236,6 +247,7 @@ pub fn build(
         Schedule::Usp { across, .. } => Ok(usp::build(problem, layout, options, (schedule, across))),
         Schedule::Burst { zigzag } => Ok(burst::build(problem, layout, options, zigzag)),
         Schedule::MegatronSp => Ok(megatron_sp::build(problem, layout, options)),
+        Schedule::RingSelfAttention => Ok(ring_self_attention::build(problem, layout, options)),
         Schedule::AllGather { .. } => Ok(all_gather::build(schedule, problem, layout, options)),
     }
 }

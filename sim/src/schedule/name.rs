@@ -40,6 +40,8 @@ pub enum Schedule {
     },
     /// Megatron's tensor and sequence parallelism, arXiv 2205.05198: heads divided, around it collectives of whole tokens.
     MegatronSp,
+    /// Ring Self-Attention, arXiv 2105.13120: rings of keys and then of values, whole rows of scores in memory.
+    RingSelfAttention,
     /// A ring with BurstAttention's backward, arXiv 2403.09347: queries travel instead of keys.
     Burst {
         /// Whether it is a zigzag ring.
@@ -56,7 +58,7 @@ pub enum Schedule {
 }
 
 /// All schedules as a user names them, with the default options.
-pub const ALL: [Schedule; 12] = [
+pub const ALL: [Schedule; 13] = [
     Schedule::Ring,
     Schedule::Zigzag,
     Schedule::Striped { block: 1 },
@@ -69,6 +71,7 @@ pub const ALL: [Schedule; 12] = [
     Schedule::MegatronSp,
     Schedule::Burst { zigzag: false },
     Schedule::Burst { zigzag: true },
+    Schedule::RingSelfAttention,
 ];
 
 impl fmt::Display for Schedule {
@@ -88,6 +91,7 @@ impl fmt::Display for Schedule {
                 if *rail { write!(f, ":rail") } else { Ok(()) }
             }
             Self::MegatronSp => write!(f, "megatron-sp"),
+            Self::RingSelfAttention => write!(f, "ring-self-attention"),
             Self::Burst { zigzag: false } => write!(f, "ring-burst"),
             Self::Burst { zigzag: true } => write!(f, "zigzag-burst"),
             Self::Usp { grid, across } => {
@@ -104,7 +108,8 @@ impl fmt::Display for Schedule {
 #[error(
     "there is no schedule {name:?}; choose from ring, zigzag, striped, striped:BLOCK, dist-flash, all-gather, \
      all-gather-zigzag, double-ring, double-ring:WINDOW, double-ring:WINDOW:rail, ulysses, usp, \
-     usp:ULYSSESxRING, usp:ULYSSESxRING:across, megatron-sp, ring-burst, zigzag-burst"
+     usp:ULYSSESxRING, usp:ULYSSESxRING:across, megatron-sp, ring-burst, zigzag-burst, \
+     ring-self-attention"
 )]
 pub struct UnknownSchedule {
     /// What was written.
@@ -130,6 +135,7 @@ impl FromStr for Schedule {
             ("ring-burst", None) => Some(Self::Burst { zigzag: false }),
             ("zigzag-burst", None) => Some(Self::Burst { zigzag: true }),
             ("megatron-sp", None) => Some(Self::MegatronSp),
+            ("ring-self-attention", None) => Some(Self::RingSelfAttention),
             ("usp", options) => usp(options),
             _ => None,
         };
@@ -198,7 +204,8 @@ impl Schedule {
             | Self::Ulysses
             | Self::AllGather { zigzag: false }
             | Self::Burst { zigzag: false }
-            | Self::MegatronSp => LayoutKind::Contiguous,
+            | Self::MegatronSp
+            | Self::RingSelfAttention => LayoutKind::Contiguous,
             Self::Zigzag
             | Self::AllGather { zigzag: true }
             | Self::Burst { zigzag: true }

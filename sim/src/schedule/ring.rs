@@ -10,7 +10,7 @@ use crate::plan::builder::PlanBuilder;
 use crate::problem::{Pass, Problem};
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let builder = PlanBuilder::new("ring".into(), options.pass, problem, layout, options.transport);
+    let builder = options.builder("ring".into(), problem, layout);
     build_whole_shards(builder, options)
 }
 

@@ -11,7 +11,7 @@ pub(super) fn classify(b: &PlanBuilder, q: BlockId, kv: BlockId) -> Option<MaskI
     if tiles::all_full(mask, q, kv) {
         return Some(MaskId::NONE);
     }
-    let empty = tiles::all_empty(mask, q, kv) || work::pairs(mask, q, kv) == 0;
+    let empty = tiles::all_empty(mask, q, kv) || !work::any_pair(mask, q, kv);
     (!empty).then_some(MaskId::PROBLEM)
 }
 

@@ -5,10 +5,9 @@
 use super::{Options, Schedule, ring};
 use crate::layout::Layout;
 use crate::plan::Plan;
-use crate::plan::builder::PlanBuilder;
 use crate::problem::Problem;
 
 pub(super) fn build(schedule: Schedule, problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let builder = PlanBuilder::new(schedule.to_string(), options.pass, problem, layout, options.transport);
+    let builder = options.builder(schedule.to_string(), problem, layout);
     ring::build_whole_shards(builder, options)
 }

@@ -13,7 +13,7 @@ use crate::plan::{Buf, Bufs, MaskId, OpKind, Plan, Rank, Tensor};
 use crate::problem::{Pass, Problem};
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let mut b = PlanBuilder::new("ulysses".into(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder("ulysses".into(), problem, layout);
     Unused::ALL.note(&mut b, options);
     let everyone: Vec<Rank> = (0..b.ranks()).collect();
     let groups = HeadGroups::new(&mut b, Channel::new(options.transport, 0), |_| everyone.clone());

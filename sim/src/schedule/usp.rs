@@ -20,7 +20,7 @@ pub(super) fn build(
     options: &Options,
     (schedule, across): (Schedule, bool),
 ) -> Plan {
-    let mut b = PlanBuilder::new(schedule.to_string(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder(schedule.to_string(), problem, layout);
     Unused { prefetch: false, ..Unused::ALL }.note(&mut b, options);
     let grid = Grid::of(&b, across);
     let groups = HeadGroups::new(&mut b, Channel::new(options.transport, 0), |r| grid.group(grid.place(r).1));

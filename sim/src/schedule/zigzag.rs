@@ -12,7 +12,7 @@ use crate::plan::{BlockId, Plan, Rank, Slots};
 use crate::problem::{Pass, Problem};
 
 pub(super) fn build(problem: &Problem, layout: Layout, options: &Options) -> Plan {
-    let mut b = PlanBuilder::new("zigzag".into(), options.pass, problem, layout, options.transport);
+    let mut b = options.builder("zigzag".into(), problem, layout);
     let rule = rule_of_halves(&mut b, problem.pattern);
     match options.pass {
         Pass::Forward => ring_forward::build(b, options, &rule),

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::TrainingError;
 use super::collective::{Group, Links};
+use super::exchange;
 use super::materialised::Materialised;
 use super::setup::{AttentionKernel, Training};
 use super::work::padded_heads;
@@ -12,7 +13,7 @@ use crate::config::model::Model;
 use crate::engine::{self, SimOptions};
 use crate::mask::Pattern;
 use crate::metrics::Metrics;
-use crate::plan::{Plan, Role, Tensor};
+use crate::plan::{Plan, Role};
 use crate::problem::{Pass, Problem, Shape};
 use crate::schedule::{self, Options};
 use crate::units::{Bytes, SimTime};
@@ -80,25 +81,11 @@ pub fn plan(training: &Training, shape: Shape, pass: Pass) -> Result<Plan, Train
     let options = Options {
         transport: training.context.transport,
         prefetch: training.context.prefetch,
+        partials: training.context.partials,
         pad: true,
         ..Options::new(pass)
     };
-    let plan = schedule::build(training.context.schedule, &problem, training.grid.ring as u32, &options)?;
-    Ok(if training.context.half_partials { in_element_type(plan) } else { plan })
-}
-
-/// The plan with partial results and gradients on the wire in the element type; statistics stay fp32.
-fn in_element_type(mut plan: Plan) -> Plan {
-    let (d, e) = (u64::from(plan.shape.head_dim), plan.shape.dtype.size().0);
-    for message in &mut plan.messages {
-        let (of, per) = match message.tensor {
-            Tensor::State => (e * d + 8, 4 * (d + 2)),
-            Tensor::QueryGrad | Tensor::KeyValueGrad => (e, 4),
-            _ => continue,
-        };
-        message.bytes = Bytes(message.bytes.0 / per * of);
-    }
-    plan
+    Ok(schedule::build(training.context.schedule, &problem, training.grid.ring as u32, &options)?)
 }
 
 fn simulated(
@@ -158,8 +145,8 @@ fn exchange_heads(model: &Model, cluster: &Cluster, training: &Training) -> SimT
     let q = padded_heads(model, training) / tp * token;
     let kv = 2 * (model.kv_heads.max(tp * group.size)).min(padded_heads(model, training)) / tp * token;
     let tokens = training.tokens_per_rank();
-    let links = Links::new(cluster);
-    links.all_to_all(group, Bytes((q + kv) * tokens)) + links.all_to_all(group, Bytes(q * tokens))
+    let exchange = |bytes| exchange::all_to_all(cluster, group, Bytes(bytes * tokens));
+    exchange(q + kv) + exchange(q)
 }
 
 /// The part of the cluster that one group of ranks sees: every `stride`-th GPU with its share of the NICs.

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::TrainingError;
 use super::attention::{self, AttentionTime};
 use super::collective::Links;
+use super::exchange;
 use super::setup::{AttentionKernel, Checkpointing, Sharding, Training};
 use super::work::{self, LayerWork};
 use crate::config::cluster::Cluster;
@@ -200,7 +201,7 @@ impl Parts<'_> {
     fn expert_exchanges(&self) -> SimTime {
         let Some(moe) = self.model.experts else { return SimTime::ZERO };
         let each = self.tokens * moe.active * self.model.hidden * self.training.element_bytes;
-        Links::new(self.cluster).all_to_all(self.training.grid.expert_group(), Bytes(each)) * 2
+        exchange::all_to_all(self.cluster, self.training.grid.expert_group(), Bytes(each)) * 2
     }
 }
 

@@ -1,16 +1,19 @@
 //! One training (or forward) iteration of a transformer: its time, part by part, and the memory of a GPU.
 //!
 //! Matrix products cost their FLOPs, element-wise kernels their bytes, both at what the device reaches; attention is the
-//! context-parallel plan, simulated; everything else that moves between GPUs is a collective in closed form. The model is
+//! context-parallel plan, simulated, and so are exchanges of heads and of experts' tokens; everything else that moves between
+//! GPUs is a collective in closed form. The model is
 //! made of layers that are all alike, so one layer is costed and multiplied.
 
 pub mod attention;
 pub mod collective;
+pub mod exchange;
 mod grid;
 mod iteration;
 mod kernels;
 mod materialised;
 mod memory;
+mod phases;
 mod setup;
 pub mod work;
 
@@ -29,6 +32,7 @@ pub use materialised::Materialised;
 pub use memory::{
     Longest, Memory, layer_activations, layer_kept, longest, memory, stage_memory, stage_weights,
 };
+pub use phases::{Moment, Phase, over_time};
 pub use setup::{
     AttentionKernel, Checkpointing, Context, Passes, RUNTIME_RESERVE, Sharding, Stack, Training,
 };

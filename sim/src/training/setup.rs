@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::grid::Grid;
 use super::materialised::Materialised;
-use crate::plan::Transport;
+use crate::plan::{Partials, Transport};
 use crate::schedule::Schedule;
 use crate::units::{Bytes, SimTime};
 
@@ -136,9 +136,8 @@ pub struct Context {
     pub prefetch: u32,
     /// Whether queries see only earlier keys.
     pub causal: bool,
-    /// Whether partial results and gradients travel in the element type, as in DistFlashAttn's released code, instead of
-    /// the plan's fp32.
-    pub half_partials: bool,
+    /// What partial results and gradients are while they travel.
+    pub partials: Partials,
     /// The kernel.
     pub kernel: AttentionKernel,
 }
@@ -151,7 +150,7 @@ impl Context {
     /// `schedule` over NCCL, double-buffered, causal, with tiled kernels.
     pub fn new(schedule: Schedule) -> Self {
         let (transport, kernel) = (Transport::Nccl, AttentionKernel::Tiled);
-        Self { schedule, transport, prefetch: 1, causal: true, half_partials: false, kernel }
+        Self { schedule, transport, prefetch: 1, causal: true, partials: Partials::Fp32, kernel }
     }
 }
 

@@ -90,6 +90,20 @@ pub fn head(model: &Model, training: &Training, tokens: u64) -> (Flops, Bytes) {
     (Flops(2.0 * t * v * model.hidden as f64), Bytes((t * v * training.stack.logits) as u64))
 }
 
+/// FLOPs that an iteration of the whole model needs, on all GPUs together: two for each active weight and token, four D for
+/// each head and unmasked pair, three times that with a backward. What is recomputed, padded or masked counts nothing.
+pub fn model_flops(model: &Model, training: &Training) -> Flops {
+    let sequences = training.micro_batch * training.micro_batches * training.grid.dp;
+    let n = training.seq as f64;
+    let active = model.experts.map_or(1, |moe| moe.active);
+    let weights = model.attention_weights() + active * model.mlp_weights() + router_weights(model);
+    let dense = 2.0 * n * (model.layers * weights + model.vocab * model.hidden) as f64;
+    let pairs = if training.context.causal { n * (n + 1.0) / 2.0 } else { n * n };
+    let attention = 4.0 * pairs * (model.layers * model.heads * model.head_dim) as f64;
+    let passes = if training.forward_only() { 1.0 } else { 3.0 };
+    Flops(passes * sequences as f64 * (dense + attention))
+}
+
 /// Matrix products: their FLOPs at the reached rate, or their bytes where those take longer.
 pub fn matmul_time(cluster: &Cluster, flops: Flops, streamed: Bytes) -> SimTime {
     let reached = &cluster.device.reached;

@@ -1,7 +1,7 @@
 //! Ways to change one thing in a plan.
 
 use ringlab_sim::mask::{Mask, Pattern};
-use ringlab_sim::plan::{Buf, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan, Projection};
+use ringlab_sim::plan::{Buf, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan, Projection, Scores};
 
 /// What is changed, with numbers that choose where.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ pub fn double(plan: &mut Plan, rank: usize, op: usize) {
 
 /// Whether a mutation has something to change in an operation.
 fn applies(mutation: Mutation, op: &Op) -> bool {
-    let attends = matches!(op.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
+    let attends = op.kind.attended().is_some();
     match mutation {
         Mutation::DropWait | Mutation::EarlierWait => op.waits.iter().any(|&w| w != NO_OP),
         Mutation::Mask | Mutation::Init => attends,
@@ -150,6 +150,12 @@ fn change_block(plan: &mut Plan, rank: usize, op: usize, block: u32, y: usize) {
         OpKind::AttendBackward { q_block, kv_block, dkv_block, .. } => {
             *[q_block, kv_block, dkv_block][y % 3] = block;
         }
+        OpKind::Scores(
+            Scores::Score { q_block, kv_block, .. }
+            | Scores::Weigh { q_block, kv_block, .. }
+            | Scores::WeighBackward { q_block, kv_block, .. }
+            | Scores::ScoreBackward { q_block, kv_block, .. },
+        ) => *[q_block, kv_block][y % 2] = block,
         OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
             let message = *message as usize;
             let b = plan.block(block);
@@ -166,8 +172,14 @@ fn change_mask(plan: &mut Plan, rank: usize, op: usize, z: usize) {
         let diagonal = [-1, 0, 1][z / 3 % 3];
         plan.masks.push(Mask::shifted(Pattern::Causal, plan.layout.documents(), diagonal));
     }
-    let (OpKind::Attend { mask, .. } | OpKind::AttendBackward { mask, .. }) =
-        &mut plan.programs[rank].ops[op].kind
+    let (OpKind::Attend { mask, .. }
+    | OpKind::AttendBackward { mask, .. }
+    | OpKind::Scores(
+        Scores::Score { mask, .. }
+        | Scores::Weigh { mask, .. }
+        | Scores::WeighBackward { mask, .. }
+        | Scores::ScoreBackward { mask, .. },
+    )) = &mut plan.programs[rank].ops[op].kind
     else {
         return;
     };
@@ -186,6 +198,21 @@ fn retarget(plan: &mut Plan, rank: usize, op: usize, z: usize) {
         0 => *message = other,
         1 => plan.messages[m].to = z as u32 / 3 % ranks,
         _ => plan.messages[m].from = z as u32 / 3 % ranks,
+    }
+}
+
+fn change_scores(op: &mut Scores, mut set: impl FnMut(&mut Buf)) {
+    match op {
+        Scores::Score { q, k, rows, .. } => [&mut q.first, &mut k.first, rows].into_iter().for_each(set),
+        Scores::Softmax { rows, state, .. } => [rows, state].into_iter().for_each(set),
+        Scores::Weigh { rows, v, state, .. } => [rows, &mut v.first, state].into_iter().for_each(set),
+        Scores::WeighBackward { rows, d_o, v, d_rows, dv, .. } => {
+            [rows, &mut d_o.first, &mut v.first, d_rows, dv].into_iter().for_each(set);
+        }
+        Scores::SoftmaxBackward { rows, d_rows, .. } => [rows, d_rows].into_iter().for_each(set),
+        Scores::ScoreBackward { d_rows, q, k, dq, dk, .. } => {
+            [d_rows, &mut q.first, &mut k.first, dq, dk].into_iter().for_each(&mut set);
+        }
     }
 }
 
@@ -220,6 +247,7 @@ fn change_buffer(plan: &mut Plan, rank: usize, op: usize, z: usize) {
                 [dq, dkv, &mut parts.first].into_iter().for_each(set);
             }
         },
+        OpKind::Scores(op) => change_scores(op, set),
         OpKind::Send { buffer, .. } => set(&mut buffer.first),
         OpKind::Recv { buffer, .. } => set(buffer),
     }
@@ -228,7 +256,12 @@ fn change_buffer(plan: &mut Plan, rank: usize, op: usize, z: usize) {
 
 fn change_init(plan: &mut Plan, rank: usize, op: usize, z: usize) {
     match &mut plan.programs[rank].ops[op].kind {
-        OpKind::Attend { init, .. } => *init ^= true,
+        OpKind::Attend { init, .. }
+        | OpKind::Scores(
+            Scores::Score { init, .. }
+            | Scores::WeighBackward { init, .. }
+            | Scores::ScoreBackward { init, .. },
+        ) => *init ^= true,
         OpKind::AttendBackward { init_dq, init_dkv, .. } => *[init_dq, init_dkv][z % 2] ^= true,
         _ => {}
     }

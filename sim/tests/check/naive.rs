@@ -4,6 +4,8 @@
 //! An operation has a start and an end. What it writes is garbage in between, and what it reads must not change in
 //! between; so whatever can go wrong by timing does go wrong in some order of events.
 
+mod scores;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringlab_sim::mask::Pattern;
@@ -26,6 +28,8 @@ enum Held {
     Garbage,
     Data(BTreeSet<Point>),
     Result(Counts),
+    /// A state that a softmax has begun.
+    Begun(Counts),
 }
 
 /// The results of an execution, by tensor.
@@ -35,6 +39,9 @@ pub fn name(tensor: Tensor) -> &'static str {
     match tensor {
         Tensor::Output | Tensor::LayerOutput => "o",
         Tensor::QueryGrad | Tensor::HiddenGrad => "dq",
+        Tensor::KeyGrad => "dk",
+        Tensor::ValueGrad => "dv",
+        Tensor::Scores { .. } => "score rows",
         _ => "dk and dv",
     }
 }
@@ -311,8 +318,12 @@ impl Machine<'_> {
                 from.keys().eq(into.keys()).then(|| vec![Held::Result(sum(&from, into))])
             }
             OpKind::Accumulate { .. } => Some(vec![Held::Result(sum(&counts(reads[0])?, counts(reads[1])?))]),
-            OpKind::Finish { .. } => Some(vec![Held::Result(counts(reads[0])?)]),
+            OpKind::Finish { .. } => match reads[0] {
+                Held::Result(counts) | Held::Begun(counts) => Some(vec![Held::Result(counts.clone())]),
+                _ => None,
+            },
             OpKind::Project(projection) => self.project(&projection, &reads),
+            OpKind::Scores(op) => self.scores(rank, &op, running, &reads),
             OpKind::Send { .. } => Some(Vec::new()),
             OpKind::Recv { .. } => Some(vec![reads[0].clone()]),
         }
@@ -510,6 +521,9 @@ impl Machine<'_> {
 fn arrays(tensor: Tensor) -> &'static [&'static str] {
     match tensor {
         Tensor::Query => &["q"],
+        Tensor::KeyValue => &["k", "v"],
+        Tensor::Key => &["k"],
+        Tensor::Value => &["v"],
         Tensor::Output => &["o", "lse"],
         Tensor::OutputGrad => &["do"],
         Tensor::BackwardQuery => &["q", "do", "lse"],
@@ -556,6 +570,9 @@ fn restrict(held: &Held, points: &BTreeSet<Point>) -> Held {
         Held::Data(data) if points.is_subset(data) => Held::Data(points.clone()),
         Held::Result(counts) if points.iter().all(|p| counts.contains_key(p)) => {
             Held::Result(points.iter().map(|p| (*p, counts[p].clone())).collect())
+        }
+        Held::Begun(counts) if points.iter().all(|p| counts.contains_key(p)) => {
+            Held::Begun(points.iter().map(|p| (*p, counts[p].clone())).collect())
         }
         _ => Held::Garbage,
     }

@@ -3,7 +3,7 @@
 use ringlab_sim::engine::{Discard, Machine, SimOptions, simulate, simulate_with};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Route, Schedule};
-use ringlab_sim::units::SimTime;
+use ringlab_sim::units::{FlopsPerSec, SimTime};
 
 use crate::support;
 
@@ -112,6 +112,26 @@ fn dist_flash_ranks_share_the_work_as_published() {
             let mut expected = vec![full; half + 1 - usize::from(idles)];
             expected[0] = diagonal;
             assert_eq!(steps, expected, "rank {r} of {ranks}");
+        }
+    }
+}
+
+/// All pairs, masked or not, at the rate of matrix products: 4 D FLOPs a pair forward, 8 D backward, which has its
+/// probabilities already.
+#[test]
+fn ring_self_attention() {
+    for ranks in 1..=16_u64 {
+        let tokens = CHUNK * ranks;
+        let problem = support::causal(tokens, support::shape(HEADS, support::HEAD_DIM));
+        for (pass, products) in [(Pass::Forward, 2.0), (Pass::Backward, 4.0)] {
+            let plan =
+                support::build(Schedule::RingSelfAttention, &problem, ranks as u32, &Options::new(pass));
+            let mut cluster = support::ideal(ranks as u32);
+            // A product of a pair of one head takes a nanosecond.
+            cluster.device.reached.matmul = FlopsPerSec(2.0 * f64::from(support::HEAD_DIM) * 1e9);
+            let makespan = simulate(&plan, &cluster, &SimOptions::default()).unwrap().makespan;
+            let pairs = (CHUNK * tokens * u64::from(HEADS)) as f64;
+            assert_eq!(makespan, SimTime((products * pairs * 1000.0) as u64), "{pass} on {ranks}");
         }
     }
 }

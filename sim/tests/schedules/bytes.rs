@@ -1,6 +1,6 @@
 //! What a rank sends, in closed form.
 
-use ringlab_sim::plan::{OpKind, Tensor};
+use ringlab_sim::plan::{OpKind, Partials, Tensor};
 use ringlab_sim::problem::{Dtype, Pass, Shape};
 use ringlab_sim::schedule::{Options, Route, Schedule, build};
 
@@ -230,4 +230,79 @@ fn grouped_heads_turn_burst_around() {
     // lse and delta are a number a row each, 1/128 of qo and so 1/64 of kv.
     assert!((ratio(8) - (44.0 / 14.0 + 1.0 / 64.0)).abs() < 1e-9, "3.1x: {}", ratio(8));
     assert!(ratio(16) > 1.0 && ratio(32) < 1.0, "cheaper only from K/H = 3/4 on");
+}
+
+#[test]
+fn ring_self_attention_passes_on_keys_then_values() {
+    for p in 1..=9u64 {
+        let s = shape(8, 2);
+        let t = Terms::of(&s, C);
+        let problem = causal(s, C * p);
+        let [forward, backward] = [Pass::Forward, Pass::Backward]
+            .map(|pass| plan(Schedule::RingSelfAttention, &problem, p as u32, pass));
+        for r in 0..p as u32 {
+            for tensor in [Tensor::Key, Tensor::Value] {
+                assert_eq!(sent(&forward, r, tensor), (p - 1) * t.kv / 2);
+                assert_eq!(sent(&backward, r, tensor), (p - 1) * t.kv / 2);
+            }
+            assert_eq!(forward.bytes_sent(r).0, (p - 1) * t.kv);
+            assert_eq!(
+                backward.bytes_sent(r).0,
+                (p - 1) * (t.kv + t.dkv),
+                "a reduce-scatter of dk and of dv"
+            );
+        }
+    }
+}
+
+/// c N numbers a head forward; backward those of the probabilities and of their gradients.
+#[test]
+fn ring_self_attention_keeps_whole_rows() {
+    for p in [1u64, 4, 8] {
+        let s = shape(8, 2);
+        let problem = causal(s, C * p);
+        let rows = |pass| -> u64 {
+            let plan = plan(Schedule::RingSelfAttention, &problem, p as u32, pass);
+            let all = plan.programs[0].buffers.iter().filter(|b| matches!(b.tensor, Tensor::Scores { .. }));
+            all.map(|b| b.bytes.0).sum()
+        };
+        let elements = C * C * p * 8;
+        assert_eq!((rows(Pass::Forward), rows(Pass::Backward)), (4 * elements, 8 * elements));
+        let whole = plan(Schedule::RingSelfAttention, &problem, p as u32, Pass::Forward);
+        let ring = plan(Schedule::Ring, &problem, p as u32, Pass::Forward);
+        let peak = |plan: &ringlab_sim::plan::Plan| plan.programs[0].peak_memory().0;
+        assert_eq!(
+            peak(&whole) - peak(&ring),
+            4 * elements,
+            "keys and values take the room of keys with values"
+        );
+    }
+}
+
+/// o, dq, dk and dv in two bytes instead of four; statistics, keys and queries as before.
+#[test]
+fn partial_results_halve_in_the_element_type() {
+    let (s, p) = (shape(8, 2), 8);
+    let problem = causal(s, C * u64::from(p));
+    let bytes = |schedule, pass, partials, tensor| {
+        let plan = build(schedule, &problem, p, &Options { partials, ..Options::new(pass) }).unwrap();
+        ringlab_sim::check::prove(&plan).expect("a correct plan");
+        plan.messages.iter().filter(|m| m.tensor == tensor).map(|m| m.bytes.0).sum::<u64>()
+    };
+    let both = |schedule, pass, tensor| {
+        [Partials::Fp32, Partials::Element].map(|partials| bytes(schedule, pass, partials, tensor))
+    };
+    let [whole, half] = both(Schedule::DistFlash, Pass::Forward, Tensor::State);
+    let d = u64::from(s.head_dim);
+    assert_eq!(whole * (2 * d + 8), half * (4 * d + 8));
+    for (schedule, tensor) in [
+        (Schedule::Ring, Tensor::KeyValueGrad),
+        (Schedule::DistFlash, Tensor::QueryGrad),
+        (Schedule::RingSelfAttention, Tensor::ValueGrad),
+    ] {
+        let [whole, half] = both(schedule, Pass::Backward, tensor);
+        assert_eq!(whole, 2 * half, "{schedule}");
+    }
+    let [whole, half] = both(Schedule::Ring, Pass::Backward, Tensor::KeyValue);
+    assert_eq!(whole, half);
 }

@@ -1,9 +1,10 @@
 //! Collectives against hand arithmetic.
 
-use ringlab_sim::training::Grid;
+use ringlab_sim::config::cluster::FabricTopology;
 use ringlab_sim::training::attention::part_of;
 use ringlab_sim::training::collective::{Group, Links};
-use ringlab_sim::units::{Bytes, SimTime};
+use ringlab_sim::training::{Grid, exchange};
+use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
 
 use crate::support::cluster;
 
@@ -59,4 +60,35 @@ fn a_part_of_a_cluster_has_its_share_of_nics() {
     let across = part_of(&c, Group { size: 2, stride: 16 });
     assert_eq!((across.nodes, across.gpus_per_node), (2, 1));
     assert_eq!(part_of(&c, Group { size: 32, stride: 1 }), c);
+}
+
+/// What the links leave of a simulated exchange is what the closed form says, where groups do not get in each other's way.
+#[test]
+fn a_simulated_exchange_meets_its_closed_form() {
+    for (nodes, size, stride) in
+        [(1, 8, 1), (2, 16, 1), (1, 4, 1), (1, 4, 2), (2, 2, 8), (2, 4, 4), (4, 32, 1)]
+    {
+        let c = cluster(nodes);
+        let group = Group { size, stride };
+        let (exact, simulated) =
+            (Links::new(&c).all_to_all(group, Bytes(GB)), exchange::all_to_all(&c, group, Bytes(GB)));
+        let error = simulated.as_secs_f64() / exact.as_secs_f64() - 1.0;
+        assert!(error.abs() < 0.01, "{group:?} on {nodes} nodes: {simulated} for {exact}");
+    }
+}
+
+/// Four pairs across the host bridge of a PCIe box share it; the closed form knows no bridge.
+#[test]
+fn groups_side_by_side_share_what_they_cross() {
+    let mut c = cluster(1);
+    let (lanes, bridge) = (BytesPerSec(25e9), BytesPerSec(10e9));
+    c.fabric.topology =
+        FabricTopology::Pcie { link_bandwidth: lanes, gpus_per_switch: 4, host_bridge_bandwidth: bridge };
+    c.fabric.nccl.bandwidth = BytesPerSec(20e9);
+    let across = Group { size: 2, stride: 4 };
+    // Half of 2 GB each way for each of four pairs, over 10 GB/s.
+    assert_eq!(seconds(exchange::all_to_all(&c, across, Bytes(2 * GB))), 0.4);
+    assert_eq!(seconds(Links::new(&c).all_to_all(across, Bytes(2 * GB))), 0.05);
+    // Neighbours stay below their switch.
+    assert_eq!(seconds(exchange::all_to_all(&c, Group { size: 2, stride: 1 }, Bytes(2 * GB))), 0.05);
 }

@@ -1,6 +1,6 @@
 //! Times against closed forms, and the parts against their sum.
 
-use ringlab_sim::plan::Tensor;
+use ringlab_sim::plan::{Partials, Tensor};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{
@@ -184,8 +184,9 @@ fn sharding_costs_traffic_only_where_it_is_exposed() {
 /// 2 D bytes and two floats a row instead of D + 2 floats; keys and queries as before.
 #[test]
 fn partial_results_travel_in_the_element_type_if_asked_to() {
-    let bytes = |half_partials, pass, tensor| {
-        let context = Context { half_partials, ..Context::new(Schedule::DistFlash) };
+    let bytes = |element, pass, tensor| {
+        let partials = if element { Partials::Element } else { Partials::Fp32 };
+        let context = Context { partials, ..Context::new(Schedule::DistFlash) };
         let training = Training { context, ..ring(1 << 14) };
         let plan = attention::plan(&training, attention::shape(&llama_7b(), &training), pass).unwrap();
         plan.messages.iter().filter(|m| m.tensor == tensor).map(|m| m.bytes.0).sum::<u64>()
@@ -197,4 +198,22 @@ fn partial_results_travel_in_the_element_type_if_asked_to() {
         assert_eq!(bytes(false, Pass::Backward, tensor), 2 * bytes(true, Pass::Backward, tensor));
     }
     assert_eq!(bytes(false, Pass::Forward, Tensor::KeyValue), bytes(true, Pass::Forward, Tensor::KeyValue));
+}
+
+/// Megatron's count of a GPT's FLOPs, `72 B s l h^2 (1 + s/6h + V/12hl)` (arXiv 2104.04473, section 3.5, which recomputes:
+/// 96 for 72).
+#[test]
+fn model_flops_are_megatrons() {
+    let (l, h, v, s) = (24.0, 2048.0, 51200.0, 4096.0);
+    let m = model(
+        "layers = 24\nhidden = 2048\nheads = 16\nintermediate = 8192\nvocab = 51200\ngated_mlp = false\n",
+    );
+    let context = Context { causal: false, ..Context::new(Schedule::Ring) };
+    let training = Training { context, micro_batch: 3, ..Training::new(Grid::ring(8), 4096, Schedule::Ring) };
+    let expected = 72.0 * 3.0 * s * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * h * l));
+    assert!((work::model_flops(&m, &training).0 / expected - 1.0).abs() < 1e-9);
+    let forward = Training { passes: Passes::Forward, ..training };
+    assert!((work::model_flops(&m, &forward).0 * 3.0 / expected - 1.0).abs() < 1e-9);
+    let causal = Training { context: Context::new(Schedule::Ring), ..training };
+    assert!(work::model_flops(&m, &causal).0 < work::model_flops(&m, &training).0);
 }

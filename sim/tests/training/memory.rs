@@ -2,8 +2,8 @@
 
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{
-    AttentionKernel, Checkpointing, Context, Grid, Materialised, Sharding, Stack, Training,
-    layer_activations, layer_kept, longest, memory, stage_memory, stage_weights,
+    AttentionKernel, Checkpointing, Context, Grid, Materialised, Moment, Passes, Sharding, Stack, Training,
+    layer_activations, layer_kept, longest, memory, over_time, stage_memory, stage_weights,
 };
 use ringlab_sim::units::Bytes;
 
@@ -128,4 +128,31 @@ fn what_is_missing_is_the_total_over_the_capacity() {
     let phase = Bytes(found.logits.0.max(found.working.0 + found.attention.0));
     assert_eq!(found.total, parts + phase);
     assert_eq!(found.over, Some(Bytes(found.total.0 - 80_000_000_000)));
+}
+
+/// The largest moment is the peak; activations grow by a layer's and are gone at the end.
+#[test]
+fn memory_over_time_reaches_its_peak_once_and_goes_back() {
+    let (m, c) = (llama_7b(), cluster(1));
+    for checkpointing in
+        [Checkpointing::None, Checkpointing::Selective, Checkpointing::FullLayer, Checkpointing::RematAware]
+    {
+        for passes in [Passes::Forward, Passes::ForwardBackward] {
+            let base = Training::new(Grid::ring(8), 1 << 15, Schedule::Zigzag);
+            let training = Training { checkpointing, passes, ..base };
+            let moments = over_time(&m, &c, &training).unwrap();
+            let peak = memory(&m, &c, &training).unwrap();
+            let largest = moments.iter().map(Moment::total).max().unwrap();
+            let trains = passes == Passes::ForwardBackward;
+            if trains {
+                assert_eq!(largest, peak.total, "{checkpointing:?}");
+                assert_eq!(moments.len(), 1 + 32 + 1 + 32 + 1);
+                assert_eq!(moments[0].total(), moments[66].total());
+                assert_eq!(moments[32].activations.0, 32 * layer_kept(&m, &training));
+            } else {
+                assert!(largest <= peak.total);
+            }
+            assert!(moments.is_sorted_by_key(|m| m.at));
+        }
+    }
 }

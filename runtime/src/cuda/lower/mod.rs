@@ -150,6 +150,7 @@ impl<'a> Site<'a> {
             OpKind::Accumulate { from, into } => self.accumulate(from, into),
             OpKind::Finish { state, out } => self.finish(state, out),
             OpKind::Project(projection) => self.project(&projection),
+            OpKind::Scores(_) => Err(Fail::Unsupported("score rows in memory are for the CPU")),
             OpKind::Send { .. } | OpKind::Recv { .. } => Ok(Vec::new()),
         };
         result.map(Work::from).map_err(|fail| self.error(op, fail))

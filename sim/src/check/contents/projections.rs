@@ -18,8 +18,8 @@ impl Machine<'_> {
                 self.held(at, input, hidden, found);
                 self.covers(at, input.first, hidden, queries, found);
                 let keys = self.regions.of_block(kv_block);
-                self.write(at, q, Content { region: queries, node: None }, found);
-                self.write(at, kv, Content { region: keys, node: None }, found);
+                self.write(at, q, Content::plain(queries), found);
+                self.write(at, kv, Content::plain(keys), found);
             }
             Projection::Output { out, parts, hidden } => {
                 if let Some(node) = self.projected(at, out, hidden, found) {
@@ -71,7 +71,7 @@ impl Machine<'_> {
     fn write_parts(&mut self, at: At, parts: Bufs, hidden: BlockId, node: NodeId, found: &mut Findings) {
         for (i, buffer) in parts.iter().enumerate() {
             let region = self.regions.part(self.plan, hidden, i as u16, parts.count);
-            self.write(at, buffer, Content { region, node: Some(node) }, found);
+            self.write(at, buffer, Content { node: Some(node), ..Content::plain(region) }, found);
         }
     }
 }

@@ -1,0 +1,104 @@
+//! An iteration as a person reads it.
+
+use ringlab_sim::training::{Breakdown, Memory, Moment};
+use ringlab_sim::units::{Bytes, SimTime};
+
+use super::Iteration;
+use crate::grid::grid;
+
+/// The parts of the time, in order; they add up to the iteration.
+pub fn times(t: &Breakdown) -> Vec<(&'static str, SimTime)> {
+    vec![
+        ("matrix products", t.matmul),
+        ("element-wise kernels", t.elementwise),
+        ("attention", t.attention),
+        ("context parallelism, exposed", t.exposed_context),
+        ("tensor parallelism, exposed", t.exposed_tensor),
+        ("experts' exchanges, exposed", t.exposed_experts),
+        ("weights and gradients, exposed", t.exposed_data),
+        ("pipeline transfers", t.exposed_pipeline),
+        ("pipeline bubble", t.bubble),
+        ("recomputation", t.recompute),
+        ("host", t.host),
+        ("optimiser", t.optimizer),
+    ]
+}
+
+/// The parts of the memory, in order. Logits are gone before a layer is at work, so the larger of both counts.
+pub fn memory(m: &Memory) -> Vec<(&'static str, Bytes)> {
+    vec![
+        ("weights", m.weights),
+        ("gradients", m.gradients),
+        ("optimiser state", m.optimizer),
+        ("activations", m.activations),
+        ("attention staging", m.attention),
+        ("layer at work", m.working),
+        ("logits", m.logits),
+        ("runtime", m.reserved),
+    ]
+}
+
+/// Time, memory, and with `over_time` the moments.
+pub fn table(iteration: &Iteration, over_time: bool) -> String {
+    let Iteration { model, cluster, training, prediction, longest, .. } = iteration;
+    let (grid_, time, memory_) = (&training.grid, &prediction.time, &prediction.memory);
+    let mut text = format!(
+        "One iteration of {} on {} x {} ({})\n\
+         tp {} x cp {} (ulysses {} x ring {}, {}) x dp {} x pp {}, {} sequences of {} tokens\n\n",
+        model.name,
+        grid_.gpus(),
+        cluster.device.name,
+        cluster.name,
+        grid_.tp,
+        grid_.cp,
+        grid_.ulysses,
+        grid_.ring,
+        training.context.schedule,
+        grid_.dp,
+        grid_.pp,
+        training.micro_batch * training.micro_batches * grid_.dp,
+        training.seq,
+    );
+    let share = |t: SimTime| format!("{:.1}%", 100.0 * t.as_secs_f64() / time.total.as_secs_f64());
+    let mut rows: Vec<[String; 3]> = times(time)
+        .into_iter()
+        .filter(|(_, t)| *t > SimTime::ZERO)
+        .map(|(part, t)| [part.to_owned(), t.to_string(), share(t)])
+        .collect();
+    rows.push(["iteration".into(), time.total.to_string(), share(time.total)]);
+    text += &grid(["time", "", "share"], 1, rows);
+    text += "\n";
+    let mut rows: Vec<[String; 2]> = memory(memory_)
+        .into_iter()
+        .filter(|(_, b)| b.0 > 0)
+        .map(|(part, b)| [part.to_owned(), b.to_string()])
+        .collect();
+    rows.push(["peak".into(), memory_.total.to_string()]);
+    rows.push(["device".into(), memory_.capacity.to_string()]);
+    text += &grid(["memory of the fullest GPU", ""], 1, rows);
+    if over_time {
+        text += "\n";
+        text += &moments(&iteration.moments);
+    }
+    let fits = memory_.over.map_or("it fits".to_owned(), |over| format!("out of memory, {over} too much"));
+    text += &format!("\n  {fits}; longest sequence that fits: {} tokens", longest.exact);
+    text += &format!(" ({} as a power of two)\n", longest.power_of_two);
+    text += &format!(
+        "  {:.0} tokens a second; MFU {:.1}%: FLOPs of the model, without recomputation, over the bf16 peak\n",
+        iteration.rate(),
+        100.0 * iteration.mfu()
+    );
+    text += "  peak: logits are gone before a layer is at work, so the larger of both counts\n";
+    text
+}
+
+fn moments(moments: &[Moment]) -> String {
+    let header = ["phase", "layers kept", "at", "activations", "attention", "at work", "logits", "total"];
+    let rows = moments.iter().map(|m| {
+        let phase = format!("{:?}", m.phase).to_lowercase();
+        let bytes = [m.activations, m.attention, m.working, m.logits, m.total()].map(|b| b.to_string());
+        let [activations, attention, working, logits, total] = bytes;
+        [phase, m.layers.to_string(), m.at.to_string(), activations, attention, working, logits, total]
+    });
+    grid(header, 1, rows)
+}
