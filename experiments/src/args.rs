@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod exploring;
+mod tuning;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 use crate::disturbance::Repeats;
 
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
+pub use tuning::TuneArgs;
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -42,6 +44,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Draw the rows of a sweep, or the whole gallery.
     Plot(PlotArgs),
+    /// The fastest grid, schedule and checkpointing for a training iteration, and why the others lose.
+    Tune(TuneArgs),
 }
 
 /// Which half of a training step.

@@ -17,6 +17,7 @@ mod report;
 mod runfile;
 mod setup;
 pub mod sweep;
+pub mod tune;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,7 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Layout(args) => commands::layout::run(args),
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Plot(args) => commands::plot::run(args),
+        Command::Tune(args) => commands::tune::run(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Paper(args) => commands::paper::run(args),
         Command::Presets(args) => commands::presets::run(args),

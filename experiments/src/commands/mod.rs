@@ -9,6 +9,7 @@ pub mod presets;
 pub mod run;
 pub mod simulate;
 pub mod sweep;
+pub mod tune;
 
 /// How a command that had good input ended.
 pub enum Outcome {

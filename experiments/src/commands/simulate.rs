@@ -12,7 +12,7 @@ use crate::output;
 use crate::predict::{DEFAULT_SEQ, Prediction};
 use crate::setup::Setup;
 
-pub use table::title;
+pub use table::{title, tokens};
 
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
