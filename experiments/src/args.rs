@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod describing;
 mod exploring;
 mod tuning;
 
@@ -13,6 +14,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 
 use crate::disturbance::Repeats;
 
+pub use describing::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use tuning::TuneArgs;
 
@@ -46,6 +48,12 @@ pub enum Command {
     Plot(PlotArgs),
     /// The fastest grid, schedule and checkpointing for a training iteration, and why the others lose.
     Tune(TuneArgs),
+    /// JSON Schema of every file that is read and of every result.
+    Schema(SchemaArgs),
+    /// Completions for a shell.
+    Completions(CompletionsArgs),
+    /// Manual pages.
+    Man(ManArgs),
 }
 
 /// Which half of a training step.

@@ -51,7 +51,7 @@ pub struct Prediction {
 }
 
 /// A constant that went into the result.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Constant {
     /// Where it stands in the cluster's TOML.
     pub what: String,
@@ -62,7 +62,7 @@ pub struct Constant {
 }
 
 /// The JSON form of a prediction.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Report<'a> {
     version: u32,
     cluster: &'a str,

@@ -1,12 +1,14 @@
 //! One module a command.
 
 pub mod check;
+pub mod completions;
 pub mod explore;
 pub mod layout;
 pub mod paper;
 pub mod plot;
 pub mod presets;
 pub mod run;
+pub mod schema;
 pub mod simulate;
 pub mod sweep;
 pub mod tune;

@@ -26,7 +26,7 @@ const DEFAULT_SEQ: u64 = 1 << 10;
 /// FLOPs of full attention that a CPU does within the hour.
 const MAX_FLOPS: f64 = 2e13;
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Row {
     schedule: String,
     backend: &'static str,
@@ -48,7 +48,7 @@ struct Row {
     notes: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Report<'a> {
     version: u32,
     max_error: f64,
@@ -62,6 +62,11 @@ struct Done {
     plan: Plan,
     executed: Executed,
     metrics: Metrics,
+}
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<Report<'static>>()
 }
 
 /// Executes every plan that was asked for.

@@ -35,6 +35,11 @@ struct Answer<'a> {
     complete: bool,
 }
 
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<report::Report<'static>>()
+}
+
 /// Searches, and prints the best with what it beats.
 pub fn run(args: &TuneArgs) -> Result<Outcome> {
     output::check_targets([&args.out.output])?;

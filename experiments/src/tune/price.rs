@@ -4,7 +4,7 @@ use ringlab_sim::units::SimTime;
 use serde::Serialize;
 
 /// Prices of a machine that is rented by the hour.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Price {
     /// A GPU for an hour, in whatever currency.
     pub per_gpu_hour: f64,

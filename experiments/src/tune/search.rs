@@ -23,7 +23,7 @@ const TOO_LARGE: usize = 3;
 const RINGS_FOR_TOO_LARGE: usize = 64;
 
 /// What became of the candidates; all but `total` and `rings` add up to `total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, schemars::JsonSchema)]
 pub struct Counts {
     /// Legal grids with their schedules and options.
     pub total: usize,

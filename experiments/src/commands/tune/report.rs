@@ -9,7 +9,7 @@ use crate::output::FORMAT_VERSION;
 use crate::tune::{Costed, Counts, Length, Price, Shift};
 
 /// A way to train with its iteration.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Row {
     /// What the row is: `best`, `runner-up`, `schedule's best`, `too large`.
     pub kind: &'static str,
@@ -54,7 +54,7 @@ pub struct Row {
     pub loses_by: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct ShiftRow {
     change: String,
     seq_len: u64,
@@ -65,7 +65,7 @@ struct ShiftRow {
     changes_the_best: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct LengthRow {
     seq_len: u64,
     sequences: u64,
@@ -74,7 +74,7 @@ struct LengthRow {
     shared: Option<Row>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct CrossoverRow {
     /// From which length on context parallelism pays; `null` if it never does.
     pays_from: Option<u64>,
@@ -82,7 +82,7 @@ struct CrossoverRow {
 }
 
 /// The JSON form.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Report<'a> {
     version: u32,
     cluster: &'a str,
