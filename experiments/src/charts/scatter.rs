@@ -11,6 +11,8 @@ use super::table::{Row, Table};
 
 /// Errors inside the band, either way.
 const BAND: f64 = 0.1;
+/// Beyond the least and the most of the values, as a factor.
+const ROOM: f64 = 1.1;
 
 /// Which columns are compared.
 struct Columns {
@@ -33,7 +35,7 @@ const PRINTED: Columns = Columns {
     truth: "published",
     prediction: "predicted",
     spread: "",
-    labels: ["as printed", "predicted"],
+    labels: ["printed", "predicted"],
     format: format::number,
 };
 
@@ -63,17 +65,20 @@ pub fn chart(table: &Table, request: &Request) -> Result<Chart> {
             columns.prediction
         );
     };
+    let (low, high) = (low / ROOM, high * ROOM);
     let mut drawn = band(low, high);
     drawn.extend(spread(table, &columns));
     drawn.extend(series);
     let unit = table.rows().next().map_or("", |row| row.text("unit"));
     let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
-    let axis = |label: &str| Axis::new(format!("{label}{unit}"), Scale::Log10, columns.format);
+    // Within a factor of four a logarithmic axis has too few ticks.
+    let scale = if high < 4.0 * low { Scale::Linear } else { Scale::Log10 };
+    let axis = |label: &str| Axis::new(format!("{label}{unit}"), scale, columns.format).over(low, high);
     let [x, y] = columns.labels.map(axis);
     Ok(Chart {
         title: request.title.clone().unwrap_or_else(|| title(table, &columns)),
-        x: x.over(low / 1.25, high * 1.25),
-        y: y.over(low / 1.25, high * 1.25),
+        x,
+        y,
         series: drawn,
         references: Vec::new(),
     })
@@ -105,22 +110,25 @@ fn points(table: &Table, columns: &Columns, by: &str) -> (Vec<Series>, Option<(f
     (series, ends)
 }
 
-/// The diagonal, and where the prediction is off by so much.
-fn band(low: f64, high: f64) -> Vec<Series> {
-    let (from, to) = (low / 1.25, high * 1.25);
-    let line = |factor: f64, name: String, line| Series {
+/// The diagonal, and where the prediction is off by so much, from one end of the square to the other.
+fn band(from: f64, to: f64) -> Vec<Series> {
+    let line = |name: String, points, line| Series {
         name,
-        points: vec![(from, from * factor), (to, to * factor)],
+        points,
         style: Style { colour: Colour::Black, line, marker: Marker::None },
     };
-    let percent = format::percent(BAND);
-    let mut lines = vec![line(1.0, "exact".into(), Line::Solid)];
-    // Both edges are one series, so that the legend names them once.
-    let mut edges = line(1.0 + BAND, format!("off by {percent}"), Line::Dotted);
-    edges.points.push((f64::NAN, f64::NAN));
-    edges.points.extend(line(1.0 - BAND, String::new(), Line::Dotted).points);
-    lines.push(edges);
-    lines
+    let (above, below) = (1.0 + BAND, 1.0 - BAND);
+    let edges = vec![
+        (from, from * above),
+        (to / above, to),
+        // A break: both edges are one series, so that the legend names them once.
+        (f64::NAN, f64::NAN),
+        (from / below, from),
+        (to, to * below),
+    ];
+    let exact = vec![(from, from), (to, to)];
+    let off = format!("off by {}", format::percent(BAND));
+    vec![line("exact".into(), exact, Line::Dashed), line(off, edges, Line::Dotted)]
 }
 
 /// Bars from the fastest to the slowest repeat, where the file has their distance.
@@ -150,7 +158,7 @@ fn title(table: &Table, columns: &Columns) -> String {
     let (median, most) = (errors[errors.len() / 2], errors[errors.len() - 1]);
     let (count, what) = (errors.len(), columns.labels[0]);
     format!(
-        "Predicted and {what}: {count} points, median error {:.1} %, largest {:.1} %",
+        "Predicted over {what}: {count} points, median error {:.1} %, largest {:.1} %",
         100.0 * median,
         100.0 * most
     )

@@ -161,7 +161,7 @@ impl Search<'_> {
         let mut found = std::mem::take(&mut state.too_large);
         found.retain(|costed| costed.time.total < limit);
         let mut near: Vec<&Bounded> = large.iter().filter(|b| b.bound < limit).collect();
-        near.sort_by_key(|b| (b.memory, b.index));
+        near.sort_by_key(|b| (b.memory, b.bound, b.index));
         let before = state.counts.rings;
         for candidate in near {
             let enough = found.len() >= TOO_LARGE || state.counts.rings >= before + RINGS_FOR_TOO_LARGE;
@@ -179,7 +179,7 @@ impl Search<'_> {
                 }
             }
         }
-        found.sort_by_key(|costed| (costed.memory.total, costed.index));
+        found.sort_by_key(|costed| (costed.memory.total, costed.rank()));
         found.truncate(TOO_LARGE);
         found
     }

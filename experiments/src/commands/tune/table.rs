@@ -70,11 +70,11 @@ fn heading(answer: &Answer<'_>, best: &Costed) -> String {
     text
 }
 
-/// Parts of the time and of the memory, the larger first.
+/// Parts of the time and of the memory, the larger first; of the time those of 0.05% and more.
 fn breakdown(best: &Costed) -> String {
     let total = best.time.total.as_secs_f64();
     let mut times = parts(&best.time).to_vec();
-    times.retain(|(_, time)| *time > SimTime::ZERO);
+    times.retain(|(_, time)| time.as_secs_f64() >= 0.0005 * total);
     times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
     let times = times.iter().map(|(n, t)| format!("{n} {t} ({:.1}%)", 100.0 * t.as_secs_f64() / total));
     let m = &best.memory;
