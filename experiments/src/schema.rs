@@ -22,8 +22,8 @@ type Make = fn() -> Result<Value>;
 const SCHEMAS: &[(&str, &str, Make)] = &[
     ("cluster", "a cluster's TOML (--cluster)", || embedded(include_str!("schema/cluster.json"))),
     ("model", "a model's TOML (--model)", || embedded(include_str!("schema/model.json"))),
-    ("run-file", "a run file's TOML (--run)", input::run_file),
-    ("sweep-file", "a sweep's TOML", input::sweep_file),
+    ("run-file", "a run file's TOML (--run)", || Ok(input::run_file())),
+    ("sweep-file", "a sweep's TOML", || Ok(input::sweep_file())),
     ("simulate", "`ringlab simulate --format json`", || result("simulate", commands::simulate::schema)),
     ("check", "`ringlab check --format json`", || result("check", commands::check::schema)),
     ("run", "`ringlab run --format json`", || result("run", commands::run::schema)),
@@ -39,7 +39,7 @@ const SCHEMAS: &[(&str, &str, Make)] = &[
         result("paper-audit", SchemaGenerator::into_root_schema_for::<papers::audit::Audit>)
     }),
     ("tune", "`ringlab tune --format json`", || result("tune", commands::tune::schema)),
-    ("sweep-row", "a row of `ringlab sweep`'s CSV, as an object", input::sweep_row),
+    ("sweep-row", "a row of `ringlab sweep`'s CSV, as an object", || Ok(input::sweep_row())),
 ];
 
 /// Name and meaning of every schema.
@@ -81,7 +81,7 @@ fn result(name: &str, make: impl FnOnce(SchemaGenerator) -> Schema) -> Result<Va
 }
 
 /// An object with these properties and no other.
-fn closed(title: &str, description: &str, properties: Map<String, Value>) -> Value {
+fn closed(title: &str, description: &str, properties: &Map<String, Value>) -> Value {
     serde_json::json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,

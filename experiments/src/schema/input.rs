@@ -1,6 +1,5 @@
 //! Schemas of what is read by its own tables: options of run files, fields of sweeps, columns of rows.
 
-use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::closed;
@@ -11,7 +10,7 @@ use crate::sweep::{FIELDS, HEADER};
 const NONSENSE: &str = "\u{1}";
 
 /// Options of a run file: what the option's own parser takes decides the type.
-pub fn run_file() -> Result<Value> {
+pub fn run_file() -> Value {
     let mut properties = Map::new();
     for option in describe() {
         let given = |value| Entry { key: option.key.clone(), value };
@@ -33,11 +32,11 @@ pub fn run_file() -> Result<Value> {
         properties.insert(option.key.clone(), json!({ "description": option.help, "anyOf": kinds }));
     }
     let about = "The options of simulate, check, run and layout by their names, with _ for -.";
-    Ok(closed("Run file", about, properties))
+    closed("Run file", about, &properties)
 }
 
 /// Fields of a sweep: a value, a list, or a range of numbers.
-pub fn sweep_file() -> Result<Value> {
+pub fn sweep_file() -> Value {
     let properties = FIELDS.iter().map(|(key, example)| {
         let is_text = example.starts_with(['"', '[']);
         let is_flag = *example == "false";
@@ -56,7 +55,7 @@ pub fn sweep_file() -> Result<Value> {
         ((*key).to_owned(), json!({ "examples": [example.trim_matches('"')], "anyOf": [one, many] }))
     });
     let about = "Fields of a grid; each has one value, a list, or a range. The first field varies slowest.";
-    Ok(closed("Sweep file", about, properties.collect()))
+    closed("Sweep file", about, &properties.collect())
 }
 
 fn range(scalar: &Value) -> Value {
@@ -88,7 +87,7 @@ const TEXT: &[&str] = &[
 const FLAGS: &[&str] = &["needed_only", "pad", "fits"];
 
 /// A row of a sweep, empty cells `null`.
-pub fn sweep_row() -> Result<Value> {
+pub fn sweep_row() -> Value {
     let columns: Vec<&str> = HEADER.split(',').collect();
     let properties = columns.iter().map(|column| {
         let kind = match *column {
@@ -102,8 +101,8 @@ pub fn sweep_row() -> Result<Value> {
     let mut schema = closed(
         "Row of a sweep",
         "Empty cells are null; what could not be planned has a reason.",
-        properties.collect(),
+        &properties.collect(),
     );
     schema["required"] = json!(columns);
-    Ok(schema)
+    schema
 }

@@ -58,11 +58,11 @@ impl Board {
     }
 
     /// Takes a candidate in if it is good enough.
-    pub fn enter(&mut self, new: Costed) {
+    pub fn enter(&mut self, new: &Costed) {
         match self.rows.iter().position(|known| known.way() == new.way()) {
-            Some(at) if new.rank() < self.rows[at].rank() => self.rows[at] = new,
+            Some(at) if new.rank() < self.rows[at].rank() => self.rows[at] = *new,
             Some(_) => return,
-            None => self.rows.push(new),
+            None => self.rows.push(*new),
         }
         self.rows.sort_by_key(Costed::rank);
         self.rows.truncate(self.keep);

@@ -90,7 +90,9 @@ pub fn with_links(cluster: &Cluster, inside: f64, between: f64) -> Cluster {
             rates.extend([link_bandwidth, host_bridge_bandwidth]);
         }
     }
-    rates.into_iter().for_each(|rate| rate.0 *= inside);
+    for rate in rates {
+        rate.0 *= inside;
+    }
     if let Some(network) = &mut cluster.network {
         network.nic_bandwidth.0 *= between;
         network.transport.bandwidth.0 *= between;

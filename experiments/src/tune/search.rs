@@ -203,20 +203,20 @@ impl State {
         for candidate in batch {
             match self.rings.attention(job, &candidate.training) {
                 Some(Ok(attention)) => {
-                    self.enter(Costed::of(job, candidate.training, candidate.index, attention));
+                    self.enter(&Costed::of(job, candidate.training, candidate.index, attention));
                 }
                 Some(Err(reason)) => {
-                    self.refuse(format!("{}: {reason}", candidate.training.context.schedule))
+                    self.refuse(format!("{}: {reason}", candidate.training.context.schedule));
                 }
                 None => self.refuse("a ring was not simulated".into()),
             }
         }
     }
 
-    fn enter(&mut self, costed: Costed) {
+    fn enter(&mut self, costed: &Costed) {
         if !costed.fits() {
             self.counts.over_memory += 1;
-            return self.too_large.push(costed);
+            return self.too_large.push(*costed);
         }
         self.counts.costed += 1;
         self.board.enter(costed);

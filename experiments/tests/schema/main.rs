@@ -28,21 +28,21 @@ fn assert_valid(validator: &Validator, what: &str, value: &Value) {
 /// The values of all objects in `value`, by JSON pointer.
 fn members(value: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    collect(value, String::new(), &mut all);
+    collect(value, "", &mut all);
     all
 }
 
-fn collect(value: &Value, at: String, all: &mut Vec<(String, String)>) {
+fn collect(value: &Value, at: &str, all: &mut Vec<(String, String)>) {
     match value {
         Value::Object(object) => {
             for (key, inner) in object {
-                all.push((at.clone(), key.clone()));
-                collect(inner, format!("{at}/{key}"), all);
+                all.push((at.to_owned(), key.clone()));
+                collect(inner, &format!("{at}/{key}"), all);
             }
         }
         Value::Array(items) => {
             for (i, inner) in items.iter().enumerate() {
-                collect(inner, format!("{at}/{i}"), all);
+                collect(inner, &format!("{at}/{i}"), all);
             }
         }
         _ => {}
