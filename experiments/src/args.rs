@@ -1,10 +1,12 @@
 //! The command line, as clap sees it.
 
 mod benching;
+mod describing;
 mod exploring;
 mod measuring;
 mod running;
 mod training;
+mod tuning;
 
 use std::path::PathBuf;
 
@@ -17,10 +19,12 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 use crate::disturbance::Repeats;
 
 pub use benching::{BenchArgs, Kernels};
+pub use describing::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
 pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
 pub use training::TrainArgs;
+pub use tuning::TuneArgs;
 
 /// Context-parallel attention: predicted, proven, executed.
 #[derive(Parser)]
@@ -58,6 +62,14 @@ pub enum Command {
     Plot(PlotArgs),
     /// Time the attention kernels on this machine's GPU.
     Bench(BenchArgs),
+    /// The fastest grid, schedule and checkpointing for a training iteration, and why the others lose.
+    Tune(TuneArgs),
+    /// JSON Schema of every file that is read and of every result.
+    Schema(SchemaArgs),
+    /// Completions for a shell.
+    Completions(CompletionsArgs),
+    /// Manual pages.
+    Man(ManArgs),
 }
 
 /// Which half of a training step.

@@ -17,8 +17,10 @@ mod predict;
 pub mod presets;
 mod report;
 mod runfile;
+pub mod schema;
 mod setup;
 pub mod sweep;
+pub mod tune;
 
 use std::process::ExitCode;
 
@@ -73,6 +75,10 @@ fn execute(command: &Command) -> Result<commands::Outcome> {
         Command::Sweep(args) => commands::sweep::run(args),
         Command::Plot(args) => commands::plot::run(args),
         Command::Bench(args) => commands::bench::run(args),
+        Command::Tune(args) => commands::tune::run(args),
+        Command::Schema(args) => commands::schema::run(args),
+        Command::Completions(args) => commands::completions::completions(args),
+        Command::Man(args) => commands::completions::man(args),
         Command::Explore(args) => commands::explore::run(args),
         Command::Paper(args) => commands::paper::run(args),
         Command::Calibrate(args) => commands::calibrate::run(args),

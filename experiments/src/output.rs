@@ -107,7 +107,8 @@ pub fn emit_text(args: &OutputArgs, text: &str) -> Result<()> {
     }
 }
 
-fn csv_text<Row: Serialize>(rows: &[Row]) -> Result<String> {
+/// Rows as CSV with a header.
+pub fn csv_text<Row: Serialize>(rows: &[Row]) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;

@@ -56,7 +56,7 @@ pub struct Prediction {
 }
 
 /// A constant that went into the result.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Constant {
     /// Where it stands in the cluster's TOML.
     pub what: String,
@@ -67,7 +67,7 @@ pub struct Constant {
 }
 
 /// The JSON form of a prediction.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Report<'a> {
     version: u32,
     cluster: &'a str,
@@ -95,7 +95,10 @@ impl Prediction {
         }
         let repeats = setup.repeats.as_ref();
         let simulate_one = |&schedule| simulate(setup, schedule, setup.cp, repeats);
-        let results: Vec<_> = setup.schedules.par_iter().map(simulate_one).collect();
+        let (results, one_gpu): (Vec<_>, _) = rayon::join(
+            || setup.schedules.par_iter().map(simulate_one).collect(),
+            || simulate(setup, Schedule::Ring, 1, None).ok().as_ref().map(row::Baseline::of),
+        );
         let mut results = results.into_iter();
         let (simulated, left_out) =
             setup.each_schedule(tolerant, |_| results.next().context("a schedule was not simulated")?)?;
@@ -104,7 +107,6 @@ impl Prediction {
                 let ring = simulate(setup, Schedule::Ring, setup.cp, repeats);
                 ring.ok().as_ref().map(row::Baseline::of)
             });
-        let one_gpu = simulate(setup, Schedule::Ring, 1, None).ok().as_ref().map(row::Baseline::of);
         let rows = simulated.iter().map(|s| Row::new(setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
         Ok(Self { simulated, rows, left_out })
     }

@@ -96,6 +96,37 @@ impl Entry {
     }
 }
 
+/// An option as a run file knows it.
+#[derive(Debug, Clone)]
+pub struct Described {
+    /// Its key.
+    pub key: String,
+    /// What its help says.
+    pub help: String,
+    /// The values it has, where they are named.
+    pub choices: Vec<String>,
+    /// Whether it takes a list.
+    pub many: bool,
+}
+
+/// All options of a run file.
+pub fn describe() -> Vec<Described> {
+    let options = options();
+    let described =
+        options.get_arguments().filter(|a| a.get_id() != OWN && a.get_id() != "help").map(|a| Described {
+            key: a.get_id().to_string(),
+            help: a.get_help().map(ToString::to_string).unwrap_or_default(),
+            choices: a.get_possible_values().iter().map(|v| v.get_name().to_owned()).collect(),
+            many: a.get_value_delimiter().is_some(),
+        });
+    described.collect()
+}
+
+/// Whether the option takes the value.
+pub fn accepts(entry: &Entry) -> bool {
+    entry.argument(&options()).is_ok()
+}
+
 /// What clap says, without its own advice on usage.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();

@@ -60,6 +60,8 @@ Examples:
   ringlab plot speedup lengths.csv -o speedup.svg
   ringlab plot time lengths.csv --x cp --where seq_len=128Ki -o time.png
   ringlab plot winner grid.csv --x seq_len --y link_bandwidth_bytes_per_s -o winner.svg
+  ringlab plot validate validation.json -o validation.svg
+  ringlab paper striped --format csv -o rows.csv && ringlab plot paper rows.csv --by table -o striped.svg
   ringlab plot gallery -o docs/gallery"
 )]
 pub struct PlotArgs {
@@ -84,8 +86,8 @@ pub struct ChartArgs {
     /// What to draw.
     #[arg(value_enum)]
     pub kind: Kind,
-    /// Rows of `ringlab sweep`, or of a kernel benchmark.
-    #[arg(value_name = "FILE.csv")]
+    /// Rows of `ringlab sweep`, of a kernel benchmark or of a paper, or the points of `ringlab validate`.
+    #[arg(value_name = "FILE.csv|FILE.json")]
     pub file: PathBuf,
     /// Picture to write: SVG or PNG by its ending.
     #[arg(short, long, value_name = "FILE.svg|FILE.png")]

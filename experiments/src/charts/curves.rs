@@ -190,6 +190,7 @@ pub fn title(kind: Kind, table: &Table) -> String {
         Kind::Rate => "Throughput a GPU",
         Kind::Winner => "Fastest, with speed-up over ring",
         Kind::Kernels => "Attention kernels",
+        Kind::Validate | Kind::Paper => "Predictions",
     };
     let one = |column: &str| match &values_of(table, column)[..] {
         [value] if !value.is_empty() => Some(value.clone()),

@@ -10,7 +10,7 @@ use ringlab_plots::gantt;
 
 use super::{Kind, Request, Table, draw};
 use crate::args::{Cli, Command};
-use crate::commands::simulate;
+use crate::commands::{self, simulate};
 use crate::figures::{Picture, Run};
 use crate::output::write_file;
 use crate::predict::{DEFAULT_SEQ, Prediction};
@@ -122,6 +122,7 @@ pub fn gallery(folder: &Path) -> Result<()> {
         page += &entry.make(folder)?;
     }
     page += &kernels(folder)?;
+    page += &paper(folder)?;
     write_file(&folder.join("README.md"), page.as_bytes())
 }
 
@@ -213,4 +214,19 @@ fn kernels(folder: &Path) -> Result<String> {
     let command =
         format!("ringlab plot kernels {RESULTS}/bench-hopper.csv \\\n        {wheres} -o kernels.svg");
     Ok(section("Attention kernels on an H200", "kernels", &caption, &command))
+}
+
+fn paper(folder: &Path) -> Result<String> {
+    const NAME: &str = "striped";
+    let rows = commands::paper::csv(&crate::papers::run(NAME)?)?;
+    let table = Table::parse(NAME, &rows)?.only("unit", "x")?;
+    let drawn = draw(&table, &Request { by: Some("table".into()), ..Request::of(Kind::Paper) })?;
+    write_file(&folder.join("paper.svg"), &drawn.bytes(Picture::Svg)?)?;
+    write_file(&folder.join("paper.data.csv"), drawn.data()?.as_bytes())?;
+    let caption = "Printed speed-ups over predicted ones: on the diagonal they agree, outside the dotted lines they differ by more \
+                   than a tenth. `ringlab plot validate` draws the same of measured times.";
+    let command = format!(
+        "ringlab paper {NAME} --format csv -o rows.csv\n    ringlab plot paper rows.csv --where unit=x --by table -o paper.svg"
+    );
+    Ok(section("Striped Attention's speed-ups, printed and predicted", "paper", caption, &command))
 }

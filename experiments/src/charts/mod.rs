@@ -5,6 +5,7 @@ mod gallery;
 mod kernels;
 mod picture;
 mod reference;
+mod scatter;
 mod table;
 mod winner;
 
@@ -33,4 +34,8 @@ pub enum Kind {
     Winner,
     /// Rates of attention kernels, from a benchmark's rows: bars at one length, or lines with --x len.
     Kernels,
+    /// Predictions over measurements, from what `ringlab validate` writes.
+    Validate,
+    /// Predictions over printed numbers, from `ringlab paper NAME --format csv`.
+    Paper,
 }

@@ -6,7 +6,7 @@ use ringlab_plots::chart::{self, Chart};
 use ringlab_plots::heatmap::{self, HeatMap};
 
 use super::table::Table;
-use super::{Kind, curves, kernels, winner};
+use super::{Kind, curves, kernels, scatter, winner};
 use crate::figures::{PNG_SCALE, Picture};
 
 /// What to draw.
@@ -66,6 +66,7 @@ pub fn draw(table: &Table, request: &Request) -> Result<Drawn> {
         Kind::Winner => Drawn::Map(winner::map(table, request)?),
         Kind::Kernels if request.x.is_some() => Drawn::Lines(kernels::lines(table, request)?),
         Kind::Kernels => Drawn::Bars(kernels::bars(table, request)?),
+        Kind::Validate | Kind::Paper => Drawn::Lines(scatter::chart(table, request)?),
         _ => Drawn::Lines(curves::chart(table, request)?),
     })
 }
@@ -96,7 +97,7 @@ impl Drawn {
         match self {
             Self::Lines(chart) => {
                 for series in &chart.series {
-                    for (x, y) in &series.points {
+                    for (x, y) in series.points.iter().filter(|p| p.0.is_finite()) {
                         out.write_record([series.name.clone(), x.to_string(), y.to_string()])?;
                     }
                 }

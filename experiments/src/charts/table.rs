@@ -21,11 +21,14 @@ pub struct Row<'a> {
 }
 
 impl Table {
-    /// Reads CSV with a header; `label` is the file's name in messages.
+    /// Reads CSV with a header, or JSON with a list of `points`; `label` is the file's name in messages.
     ///
     /// # Errors
-    /// Text that is no CSV, or has no rows.
+    /// Text that is neither, or has no rows.
     pub fn parse(label: &str, text: &str) -> Result<Self> {
+        if text.trim_start().starts_with('{') {
+            return Self::of_points(label, text);
+        }
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let cannot = || format!("{label} is no CSV with a header");
         let header = reader.headers().with_context(cannot)?.iter().map(str::to_owned).collect();
@@ -35,6 +38,31 @@ impl Table {
         }
         if rows.is_empty() {
             bail!("{label} has no rows");
+        }
+        Ok(Self { label: label.to_owned(), header, rows })
+    }
+
+    /// The objects of `points`, their members as columns.
+    fn of_points(label: &str, text: &str) -> Result<Self> {
+        let json: serde_json::Value =
+            serde_json::from_str(text).with_context(|| format!("{label} is no JSON"))?;
+        let points = json["points"].as_array().with_context(|| format!("{label} has no list of points"))?;
+        let points: Vec<_> = points.iter().filter_map(serde_json::Value::as_object).collect();
+        let mut header: Vec<String> = Vec::new();
+        for key in points.iter().flat_map(|point| point.keys()) {
+            if !header.contains(key) {
+                header.push(key.clone());
+            }
+        }
+        let cell = |value: Option<&serde_json::Value>| match value {
+            None | Some(serde_json::Value::Null) => String::new(),
+            Some(serde_json::Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        let rows: Vec<Vec<String>> =
+            points.iter().map(|point| header.iter().map(|key| cell(point.get(key))).collect()).collect();
+        if rows.is_empty() {
+            bail!("{label} has no points");
         }
         Ok(Self { label: label.to_owned(), header, rows })
     }

@@ -17,7 +17,7 @@ use crate::setup::Setup;
 
 const DEFAULT_SEQ: u64 = 128 << 10;
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Row {
     schedule: String,
     pass: String,
@@ -34,11 +34,16 @@ struct Row {
     violations: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Report<'a> {
     version: u32,
     results: &'a [Row],
     left_out: &'a [String],
+}
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<Report<'static>>()
 }
 
 /// Proves every plan that was asked for.

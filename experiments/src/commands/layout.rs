@@ -16,7 +16,7 @@ const DEFAULT_SEQ: u64 = 16;
 /// Tokens that a table shows; CSV and JSON have all.
 const TABLE_ROWS: usize = 1000;
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Row {
     schedule: String,
     rank: u32,
@@ -31,11 +31,16 @@ struct Row {
     label_position: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Report<'a> {
     version: u32,
     tokens: &'a [Row],
     left_out: &'a [String],
+}
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<Report<'static>>()
 }
 
 /// Prints every token of every rank.

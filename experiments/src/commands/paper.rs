@@ -10,13 +10,13 @@ use crate::output::{self, FORMAT_VERSION};
 use crate::papers::{self, Paper, Report, audit};
 use crate::report::{Body, Cell, Column, Section, Table, page};
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct ListRow {
     name: &'static str,
     title: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct List<'a> {
     version: u32,
     papers: &'a [ListRow],
@@ -36,6 +36,11 @@ struct FlatRow<'a> {
     bound: Option<f64>,
     verdict: String,
     reason: Option<&'a str>,
+}
+
+/// JSON Schema of the list.
+pub fn list_schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<List<'static>>()
 }
 
 /// Lists the papers, reproduces one or all, or audits the guides.
@@ -72,6 +77,11 @@ fn reproduce(args: &PaperArgs, report: &Report) -> Result<Outcome> {
     let rows: Vec<FlatRow<'_>> = report.papers.iter().flat_map(flat).collect();
     output::emit(&args.out, || papers::render(&report.papers), report, &rows)?;
     Ok(Outcome::Fine)
+}
+
+/// The rows of all papers of `report` as CSV has them.
+pub fn csv(report: &Report) -> Result<String> {
+    output::csv_text(&report.papers.iter().flat_map(flat).collect::<Vec<_>>())
 }
 
 fn flat(paper: &Paper) -> impl Iterator<Item = FlatRow<'_>> {

@@ -10,17 +10,22 @@ use crate::grid::grid;
 use crate::output::{self, FORMAT_VERSION};
 use crate::presets;
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Row {
     kind: &'static str,
     name: &'static str,
     summary: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Report<'a> {
     version: u32,
     presets: &'a [Row],
+}
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<Report<'static>>()
 }
 
 /// Lists the presets, or prints one as TOML.

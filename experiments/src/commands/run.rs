@@ -69,7 +69,7 @@ pub struct Report<'a> {
     driver: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Json<'a> {
     version: u32,
     backend: &'static str,
@@ -83,6 +83,11 @@ struct Json<'a> {
     results: Vec<Full<'a>>,
     left_out: &'a [String],
     environment: &'a Environment,
+}
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<Json<'static>>()
 }
 
 /// Executes every plan that was asked for.

@@ -12,7 +12,12 @@ use crate::output;
 use crate::predict::{DEFAULT_SEQ, Prediction};
 use crate::setup::Setup;
 
-pub use table::title;
+pub use table::{title, tokens};
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<crate::predict::Report<'static>>()
+}
 
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {

@@ -11,7 +11,7 @@ use crate::presets;
 pub use claims::{Claim, Finding};
 
 /// The audit of both guides.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Audit {
     /// Version of the format.
     pub version: u32,

@@ -13,7 +13,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
 /// One system on all GPUs of the cluster.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct System {
     /// Its name.
     pub name: &'static str,
@@ -38,7 +38,7 @@ pub struct System {
 }
 
 /// The comparison and what it was computed for.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Comparison {
     /// Name of the cluster.
     pub cluster: String,

@@ -5,11 +5,21 @@ use serde::{Serialize, Serializer};
 use super::setup::Assumption;
 
 /// A table cell: a number, or the remark that memory ran out.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, schemars::JsonSchema)]
+#[schemars(untagged)]
 pub enum Cell {
     /// A number.
     Number(f64),
     /// Out of memory.
+    #[schemars(with = "OutOfMemory")]
+    Oom,
+}
+
+/// How [`Cell::Oom`] is written.
+#[derive(schemars::JsonSchema)]
+enum OutOfMemory {
+    #[schemars(rename = "OOM")]
+    #[expect(dead_code, reason = "only its name is of use")]
     Oom,
 }
 
@@ -53,7 +63,7 @@ impl Cell {
 }
 
 /// What became of a printed number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The prediction is within `within_percent` of it.
@@ -85,7 +95,7 @@ impl Verdict {
 }
 
 /// One printed number beside its prediction.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Row {
     /// The table it is from.
     pub table: String,
@@ -211,7 +221,7 @@ impl Draft {
 const ROUNDING: f64 = 0.004;
 
 /// Errors of one table, or of one quantity of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Summary {
     /// The table.
     pub table: String,
@@ -226,7 +236,7 @@ pub struct Summary {
 }
 
 /// One paper.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Paper {
     /// Its name on the command line.
     pub name: &'static str,
@@ -245,7 +255,7 @@ pub struct Paper {
 }
 
 /// Papers, as JSON.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// Version of the format.
     pub version: u32,

@@ -24,7 +24,7 @@ pub struct Setup {
 }
 
 /// A number that the paper does not print.
-#[derive(Debug, Clone, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Assumption {
     /// What it is.

@@ -24,7 +24,7 @@ impl Baseline {
 }
 
 /// Figures of one schedule; passes that follow each other are added up. `null` where there is no baseline.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Row {
     pub schedule: String,
     pub layout: String,

@@ -19,6 +19,7 @@ pub use file::{Identity, Part};
 pub use grid::{Axis, Grid};
 pub use merge::merge;
 pub use point::{Mask, Point, Rates, Setting};
+pub use read::FIELDS;
 pub use row::HEADER;
 pub use stream::{Ended, Rows, Shard};
 pub use worker::Worker;

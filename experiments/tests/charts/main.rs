@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "each test target uses a part")]
 mod support;
 
+mod scatter;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

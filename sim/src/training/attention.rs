@@ -62,13 +62,26 @@ pub fn time(
     training: &Training,
     pass: Pass,
 ) -> Result<AttentionTime, TrainingError> {
-    let shape = shape(model, training);
-    let mut found = match training.context.kernel {
-        AttentionKernel::Tiled => simulated(cluster, training, shape, pass)?,
-        AttentionKernel::Materialised(kernel) => materialised(cluster, training, &kernel, shape, pass),
-    };
+    let mut found = ring_time(model, cluster, training, pass)?;
     found.exposed += exchange_heads(model, cluster, training);
     Ok(found)
+}
+
+/// As [`time`], without Ulysses' exchanges: what the heads and the ring of a rank decide, whoever divides the heads.
+///
+/// # Errors
+/// As [`time`].
+pub fn ring_time(
+    model: &Model,
+    cluster: &Cluster,
+    training: &Training,
+    pass: Pass,
+) -> Result<AttentionTime, TrainingError> {
+    let shape = shape(model, training);
+    match training.context.kernel {
+        AttentionKernel::Tiled => simulated(cluster, training, shape, pass),
+        AttentionKernel::Materialised(kernel) => Ok(materialised(cluster, training, &kernel, shape, pass)),
+    }
 }
 
 /// The plan of the ring ranks.
@@ -82,6 +95,7 @@ pub fn plan(training: &Training, shape: Shape, pass: Pass) -> Result<Plan, Train
         transport: training.context.transport,
         prefetch: training.context.prefetch,
         partials: training.context.partials,
+        chunks: training.context.chunks,
         pad: true,
         ..Options::new(pass)
     };
@@ -138,7 +152,7 @@ fn materialised(
 }
 
 /// Ulysses: q, k and v to all tokens of fewer heads, and o back; the backward moves as much.
-fn exchange_heads(model: &Model, cluster: &Cluster, training: &Training) -> SimTime {
+pub fn exchange_heads(model: &Model, cluster: &Cluster, training: &Training) -> SimTime {
     let group = training.grid.ulysses_group();
     let tp = training.grid.tp;
     let token = model.head_dim * training.element_bytes;

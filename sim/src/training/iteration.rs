@@ -118,14 +118,24 @@ pub struct Breakdown {
 /// # Errors
 /// What the schedule, the engine or the kernel table refuses.
 pub fn layer(model: &Model, cluster: &Cluster, training: &Training) -> Result<LayerTimes, TrainingError> {
-    let tokens = training.tokens_per_rank();
-    let work = work::layer(model, training, tokens);
     let forward = attention::time(model, cluster, training, Pass::Forward)?;
     let backward = if training.forward_only() {
         AttentionTime::default()
     } else {
         attention::time(model, cluster, training, Pass::Backward)?
     };
+    Ok(layer_with(model, cluster, training, [forward, backward]))
+}
+
+/// The layer with attention that takes so long, forward and backward.
+fn layer_with(
+    model: &Model,
+    cluster: &Cluster,
+    training: &Training,
+    [forward, backward]: [AttentionTime; 2],
+) -> LayerTimes {
+    let tokens = training.tokens_per_rank();
+    let work = work::layer(model, training, tokens);
     let parts = Parts { model, cluster, training, work, tokens };
     let there = parts.direction(&forward, 1);
     let mut times = LayerTimes {
@@ -138,7 +148,7 @@ pub fn layer(model: &Model, cluster: &Cluster, training: &Training) -> Result<La
         times.backward = parts.direction(&backward, 2);
         times.recompute = recomputed(training, &there);
     }
-    Ok(times)
+    times
 }
 
 /// What of a forward runs again.
@@ -212,6 +222,17 @@ impl Parts<'_> {
 pub fn iteration(model: &Model, cluster: &Cluster, training: &Training) -> Result<Breakdown, TrainingError> {
     let times = layer(model, cluster, training)?;
     Ok(assemble(model, cluster, training, &times))
+}
+
+/// The iteration with attention that is known, forward and backward, Ulysses' exchanges included. It never gets shorter
+/// when attention takes longer, so a lower bound of attention gives one of the iteration.
+pub fn iteration_with(
+    model: &Model,
+    cluster: &Cluster,
+    training: &Training,
+    attention: [AttentionTime; 2],
+) -> Breakdown {
+    assemble(model, cluster, training, &layer_with(model, cluster, training, attention))
 }
 
 fn assemble(model: &Model, cluster: &Cluster, training: &Training, times: &LayerTimes) -> Breakdown {

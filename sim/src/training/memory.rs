@@ -124,9 +124,14 @@ fn layers_in_flight(model: &Model, training: &Training, stage: u64) -> u64 {
 /// # Errors
 /// What the schedule refuses.
 pub fn memory(model: &Model, cluster: &Cluster, training: &Training) -> Result<Memory, TrainingError> {
-    let stages = (0..training.grid.pp).map(|stage| stage_memory(model, cluster, training, stage));
-    let stages = stages.collect::<Result<Vec<_>, _>>()?;
-    Ok(stages.into_iter().max_by_key(|m| m.total).expect("a grid has at least one stage"))
+    Ok(memory_with(model, cluster, training, attention_buffers(model, training)?))
+}
+
+/// As [`memory`], with staging buffers of attention that are known ([`super::attention::buffers`]); with none, a lower
+/// bound.
+pub fn memory_with(model: &Model, cluster: &Cluster, training: &Training, staging: Bytes) -> Memory {
+    let stages = (0..training.grid.pp).map(|stage| stage_with(model, cluster, training, stage, staging));
+    stages.max_by_key(|m| m.total).expect("a grid has at least one stage")
 }
 
 /// Memory of stage `stage`.
@@ -139,6 +144,10 @@ pub fn stage_memory(
     training: &Training,
     stage: u64,
 ) -> Result<Memory, TrainingError> {
+    Ok(stage_with(model, cluster, training, stage, attention_buffers(model, training)?))
+}
+
+fn stage_with(model: &Model, cluster: &Cluster, training: &Training, stage: u64, staging: Bytes) -> Memory {
     let weights = stage_weights(model, training, stage);
     let replicas = training.grid.replica_group().size;
     let sharded = |from: Sharding, bytes: u64| {
@@ -152,7 +161,7 @@ pub fn stage_memory(
         gradients: sharded(Sharding::Gradients, training.gradient_bytes * trains),
         optimizer: sharded(Sharding::Optimizer, 12 * trains),
         activations: Bytes(layer_kept(model, training) * layers_in_flight(model, training, stage) * trains),
-        attention: attention_buffers(model, training)?,
+        attention: staging,
         logits: if last { logits(model, training) } else { Bytes(0) },
         working: Bytes(working(model, training)),
         reserved: training.reserved,
@@ -164,7 +173,7 @@ pub fn stage_memory(
     let phase = Bytes(m.logits.0.max(m.working.0 + m.attention.0));
     m.total = m.weights + m.gradients + m.optimizer + m.activations + phase + m.reserved;
     m.over = m.total.0.checked_sub(m.capacity.0).filter(|&b| b > 0).map(Bytes);
-    Ok(m)
+    m
 }
 
 fn logits(model: &Model, training: &Training) -> Bytes {

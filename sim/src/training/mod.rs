@@ -26,11 +26,11 @@ use crate::engine::SimError;
 use crate::schedule::BuildError;
 
 pub use grid::{Grid, GridError, legal_contexts};
-pub use iteration::{Breakdown, LayerTime, LayerTimes, iteration, layer};
+pub use iteration::{Breakdown, LayerTime, LayerTimes, iteration, iteration_with, layer};
 pub use kernels::KernelFamily;
 pub use materialised::Materialised;
 pub use memory::{
-    Longest, Memory, layer_activations, layer_kept, longest, memory, stage_memory, stage_weights,
+    Longest, Memory, layer_activations, layer_kept, longest, memory, memory_with, stage_memory, stage_weights,
 };
 pub use phases::{Moment, Phase, over_time};
 pub use setup::{

@@ -134,6 +134,8 @@ pub struct Context {
     pub transport: Transport,
     /// Steps that transfers run ahead; 0 exposes all of them.
     pub prefetch: u32,
+    /// Messages that a step's transfer is cut into, `>= 1`.
+    pub chunks: u32,
     /// Whether queries see only earlier keys.
     pub causal: bool,
     /// What partial results and gradients are while they travel.
@@ -150,7 +152,7 @@ impl Context {
     /// `schedule` over NCCL, double-buffered, causal, with tiled kernels.
     pub fn new(schedule: Schedule) -> Self {
         let (transport, kernel) = (Transport::Nccl, AttentionKernel::Tiled);
-        Self { schedule, transport, prefetch: 1, causal: true, partials: Partials::Fp32, kernel }
+        Self { schedule, transport, prefetch: 1, chunks: 1, causal: true, partials: Partials::Fp32, kernel }
     }
 }
 

@@ -10,8 +10,9 @@ use crate::args::{Backend, RunArgs};
 use crate::setup::Setup;
 
 /// Variables and advice of a run; empty on CPUs, whose speed none of them decides.
-#[derive(Serialize, Default)]
+#[derive(Serialize, Default, schemars::JsonSchema)]
 pub struct Environment {
+    #[schemars(with = "Vec<serde_json::Value>")]
     pub variables: Vec<Variable>,
     /// Variables that nobody had set, and that this program set for itself.
     pub set_here: Vec<String>,
@@ -19,9 +20,10 @@ pub struct Environment {
 }
 
 /// Advice, and which plans it is for.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Hint {
     #[serde(flatten)]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub advice: Advice,
     pub plans: Vec<String>,
 }

@@ -75,7 +75,7 @@ fn flops(problem: &Problem) -> f64 {
 }
 
 /// Largest relative errors that are fine.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Bounds {
     /// Whether o and gradients are judged in the L2 norm, because their elements were rounded to 16 bits on the way.
     pub by_l2_norm: bool,

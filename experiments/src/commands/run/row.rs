@@ -13,7 +13,7 @@ use crate::args::RunArgs;
 use crate::setup::Setup;
 
 /// Figures of one executed pass. `null` for what the pass or the backend does not have.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Row {
     pub schedule: String,
     pub backend: &'static str,
@@ -87,7 +87,7 @@ pub struct Row {
 }
 
 /// Figures of one rank, in a pass's median repeat.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct RankRow {
     pub rank: u32,
     pub compute_s: f64,
@@ -105,7 +105,7 @@ pub struct RankRow {
 }
 
 /// A row with its ranks, for JSON.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct Full<'a> {
     #[serde(flatten)]
     pub row: &'a Row,

@@ -14,7 +14,7 @@ use crate::papers::{self, Cell, Paper, Row};
 use crate::presets;
 
 /// What became of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
     /// Arithmetic or the source contradicts it.
@@ -34,7 +34,7 @@ impl Finding {
 }
 
 /// One claim of a guide.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Claim {
     /// What it is about.
     pub subject: String,

@@ -1,0 +1,116 @@
+use ringlab_experiments::presets;
+use ringlab_experiments::sweep::{FIELDS, Grid};
+use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::model::Model;
+use serde_json::{Value, json};
+
+use crate::support::{Folder, ringlab};
+use crate::{assert_valid, members, validator, without};
+
+fn value(toml: &str) -> Value {
+    toml::from_str(toml).unwrap()
+}
+
+fn toml_text(value: &Value) -> String {
+    toml::to_string(value).unwrap()
+}
+
+/// The reader and the schema agree on `original` with each member left out, misspelt, or of another type.
+fn agree_on_changes(schema: &str, original: &Value, reads: impl Fn(&str) -> bool) -> usize {
+    let validator = validator(schema);
+    assert_valid(&validator, schema, original);
+    let mut refused = 0;
+    for (at, key) in members(original) {
+        let left_out = without(original, &at, &key);
+        let mut misspelt = left_out.clone();
+        misspelt.pointer_mut(&at).unwrap()[format!("{key}x")] = json!(1);
+        let mut retyped = original.clone();
+        retyped.pointer_mut(&at).unwrap()[&key] = json!([true]);
+        for (how, changed) in [("left out", left_out), ("misspelt", misspelt), ("retyped", retyped)] {
+            let (taken, valid) = (reads(&toml_text(&changed)), validator.is_valid(&changed));
+            // Whether heads divide the width is arithmetic, which a schema cannot say.
+            let arithmetic = schema == "model" && key == "head_dim" && how == "left out";
+            assert!(taken == valid || arithmetic, "{schema}: {at}/{key} {how}: read {taken}, valid {valid}");
+            refused += usize::from(!valid);
+        }
+    }
+    refused
+}
+
+#[test]
+fn clusters_are_what_the_reader_takes() {
+    let mut names = presets::cluster_names();
+    names.retain(|name| !name.contains('x') || presets::built_in_cluster(name).is_some());
+    names.extend(["h100-16x8-rail", "h100-16x8-fat-tree-2to1"]);
+    for name in names.into_iter().filter(|n| !n.contains("NxM")) {
+        let original = value(&presets::cluster_text(name).unwrap());
+        let refused = agree_on_changes("cluster", &original, |text| Cluster::parse("c", text).is_ok());
+        assert!(refused > 80, "{name}: {refused}");
+    }
+}
+
+#[test]
+fn models_are_what_the_reader_takes() {
+    for name in presets::model_names() {
+        let original = value(&presets::model_text(name).unwrap());
+        assert!(agree_on_changes("model", &original, |text| Model::parse("m", text).is_ok()) > 15, "{name}");
+    }
+}
+
+#[test]
+fn a_network_without_gpudirect_is_staged() {
+    let validator = validator("cluster");
+    let mut cluster = value(&presets::cluster_text("h100-2x8-rail").unwrap());
+    cluster["network"]["gpudirect"] = json!(false);
+    assert!(!validator.is_valid(&cluster));
+    cluster["network"]["staging_bandwidth"] = json!("20 GB/s");
+    assert_valid(&validator, "staged", &cluster);
+}
+
+/// Whether `ringlab layout` takes the run file.
+fn layout_takes(text: &str) -> bool {
+    let folder = Folder::new("");
+    std::fs::write(folder.path("run.toml"), text).unwrap();
+    ringlab(&["layout", "--run", &folder.at("run.toml")]).status.success()
+}
+
+#[test]
+fn run_files_are_what_the_command_line_takes() {
+    let validator = validator("run-file");
+    let good = "seq = 64\ncp = 4\nschedule = [\"ring\", \"zigzag\"]\npass = \"backward\"\npad = true\nheads = 8\nkv_heads = \"2\"\n\
+                link_bandwidth = \"200 GB/s\"\ndtype = \"bf16\"\nmask = \"causal\"\n";
+    assert_valid(&validator, "run file", &value(good));
+    assert!(layout_takes(good));
+    for bad in
+        ["sequence = 64\n", "pass = \"forwards\"\n", "cp = true\n", "cp = [1, 2]\n", "pad = \"perhaps\"\n"]
+    {
+        assert!(!validator.is_valid(&value(bad)), "{bad}");
+        assert!(!layout_takes(bad), "{bad}");
+    }
+}
+
+#[test]
+fn sweeps_are_what_the_reader_takes() {
+    let validator = validator("sweep-file");
+    let check = |text: &str, expected: bool| {
+        assert_eq!(Grid::parse("s", text).is_ok(), expected, "{text}");
+        let valid = validator.is_valid(&value(text));
+        assert_eq!(valid, expected, "{text}");
+    };
+    for (key, example) in FIELDS {
+        check(&format!("{key} = {example}\n"), true);
+        check(&format!("{key} = []\n"), false);
+        check(&format!("{key}x = {example}\n"), false);
+        check(&format!("{key} = {{ from = {example} }}\n"), false);
+    }
+    check(
+        "seq = { from = \"8Ki\", to = \"1Mi\", times = 2 }\ncp = [2, { from = 4, to = 8, step = 2 }]\n",
+        true,
+    );
+    check("seq = { from = \"8Ki\", to = \"1Mi\", times = 2, step = 8 }\n", false);
+    check("schedule = { from = \"ring\", to = \"zigzag\", step = 1 }\n", false);
+    for name in ["bubble", "memory", "winner-length-bandwidth", "exposed-over-bandwidth"] {
+        let path = format!("{}/src/charts/gallery/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        check(&std::fs::read_to_string(path).unwrap(), true);
+    }
+}
