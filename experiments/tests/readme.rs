@@ -56,3 +56,20 @@ fn the_picture_is_the_drawn_one() {
     let kept = fs::read_to_string(root().join("docs/timeline.svg")).unwrap();
     assert!(fs::read_to_string(drawn).unwrap() == kept, "docs/timeline.svg is old: draw it again");
 }
+
+/// Those that write into a folder do so in one of their own.
+#[test]
+fn the_shown_commands_on_tuning_and_formats_run() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = 0;
+    for line in readme.lines().filter_map(|l| l.strip_prefix("    ringlab ")) {
+        let command: Vec<&str> = line.split('#').next().unwrap().split_whitespace().collect();
+        if ["tune", "schema", "completions", "man"].contains(&command[0]) {
+            let mut ringlab = Command::cargo_bin("ringlab").unwrap();
+            ringlab.args(&command).current_dir(folder.path()).assert().success();
+            run += 1;
+        }
+    }
+    assert_eq!(run, 5, "as many as the README shows");
+}
