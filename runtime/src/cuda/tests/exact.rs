@@ -142,9 +142,11 @@ fn through_nccl() {
 
 #[test]
 fn virtual_ranks() {
-    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[64]), 10);
-    for schedule in ALL {
-        case.check_with(schedule, 8, &options(), |plan, inputs| {
+    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[32]), 10);
+    let transports = [Transport::CopyEngine, Transport::Nccl];
+    for (schedule, transport) in ALL.into_iter().flat_map(|s| transports.map(|t| (s, t))) {
+        let options = schedule::Options { transport, ..options() };
+        case.check_with(schedule, 8, &options, |plan, inputs| {
             let how = quick();
             let session = Session::new(plan, inputs, &how, virtual_members(8, 1))?;
             let run = session.run()?;
