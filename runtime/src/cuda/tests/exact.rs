@@ -125,6 +125,19 @@ fn fused_launches_wait_for_chunks() {
 }
 
 #[test]
+fn gates_that_open_before_posting() {
+    let case = Case::new(problem(shape(2, 2, 1), Pattern::Causal, &[24]), 15);
+    for schedule in [Schedule::Zigzag, Schedule::Ulysses] {
+        case.check_with(schedule, 2, &options(), |plan, inputs| {
+            let how = quick();
+            let mut session = Session::new(plan, inputs, &how, members(2, 4, Trouble::default()))?;
+            session.is_deep = true;
+            session.run()
+        });
+    }
+}
+
+#[test]
 fn through_nccl() {
     let case = Case::new(problem(shape(6, 3, 1), Pattern::Causal, &[48]), 12);
     let nccl = schedule::Options { transport: Transport::Nccl, ..options() };
