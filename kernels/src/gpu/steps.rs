@@ -7,7 +7,9 @@ use super::error::Doing as _;
 use super::launch::int;
 use super::{Device, GpuError};
 use crate::abi::{AddArgs, ConvertArgs, FinaliseArgs, MergeArgs, PreprocessArgs, StateArgs};
-use crate::spec::{ALIGNMENT, Dims, Dtype, Finished, SpecError, State, Tensor, check_address, check_size, check_tensor};
+use crate::spec::{
+    ALIGNMENT, Dims, Dtype, Finished, SpecError, State, Tensor, check_address, check_size, check_tensor,
+};
 use crate::variant::{Kernel, Step};
 
 /// Elements that a thread of these kernels works on.

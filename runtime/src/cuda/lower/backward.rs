@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ringlab_kernels::spec::BackwardSpec;
 use ringlab_kernels::tiles::Intervals;
-use ringlab_sim::plan::{Bufs, MaskId, OpId, OpKind, Part, Tensor};
+use ringlab_sim::plan::{Buf, Bufs, MaskId, OpId, OpKind, Part, Tensor};
 
 use super::keys::{Bounds, KeyRun};
 use super::operand::View;
 use super::slices::{Slice, slices};
-use super::{Fail, Site, not_held};
+use super::{Fail, Site, Work, not_held};
 use crate::cuda::command::{Command, Kernel};
 use crate::cuda::memory::{Piece, Rows};
 use crate::region::Region;
@@ -27,6 +27,7 @@ struct Queries<'l> {
 
 /// Where dk and dv of some keys of a run lie.
 struct Gradients {
+    buf: Buf,
     dk: Rows,
     dv: Rows,
     token: usize,
@@ -35,7 +36,7 @@ struct Gradients {
 }
 
 impl Site<'_> {
-    pub(super) fn attend_backward(&mut self, op: OpId) -> Result<Vec<Command>, Fail> {
+    pub(super) fn attend_backward(&mut self, op: OpId) -> Result<Work, Fail> {
         let OpKind::AttendBackward {
             q,
             delta,
@@ -50,7 +51,7 @@ impl Site<'_> {
             init_dkv,
         } = self.kind(op)
         else {
-            return Ok(Vec::new());
+            return Ok(Work::default());
         };
         self.expect(dq, Tensor::QueryGrad)?;
         let q_region = Arc::clone(self.region(q_block));
@@ -82,12 +83,15 @@ impl Site<'_> {
         let group = self.common.plan.shape.group();
         let slices =
             slices(q_region.heads, kv_heads, group, self.batch(), &widths).ok_or(not_held(kv.first))?;
+        let mut early: Vec<(Buf, usize)> = Vec::new();
         for (run, gradients) in &keys {
             for &slice in &slices {
                 commands.push(self.backward(&queries, (run, gradients), slice)?);
             }
+            early.retain(|(buf, _)| *buf != gradients.buf);
+            early.push((gradients.buf, commands.len()));
         }
-        Ok(commands)
+        Ok(Work { commands, early })
     }
 
     /// Runs of keys, each with where its dk and dv lie.
@@ -118,7 +122,7 @@ impl Site<'_> {
                 let dv = self.now(buf, Part::ValueGrad).ok()?;
                 for part in runs {
                     let keys = part.to..part.to + part.len;
-                    all.push((run.clone(), Gradients { dk: rows, dv, token: part.from, head, keys }));
+                    all.push((run.clone(), Gradients { buf, dk: rows, dv, token: part.from, head, keys }));
                 }
             }
         }

@@ -37,6 +37,20 @@ pub(super) struct Common<'a> {
     pub order: WorkOrder,
 }
 
+/// The commands of an operation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Work {
+    pub commands: Vec<Command>,
+    /// Results that are whole before the operation ends, and after how many commands: what is sent of them need not wait.
+    pub early: Vec<(Buf, usize)>,
+}
+
+impl From<Vec<Command>> for Work {
+    fn from(commands: Vec<Command>) -> Self {
+        Self { commands, early: Vec::new() }
+    }
+}
+
 /// One rank.
 pub(super) struct Site<'a> {
     pub common: &'a Common<'a>,
@@ -122,13 +136,15 @@ impl<'a> Site<'a> {
     }
 
     /// The commands of an operation that is no message; none if another one does it along.
-    pub fn compute(&mut self, op: OpId) -> Result<Vec<Command>, CudaError> {
+    pub fn compute(&mut self, op: OpId) -> Result<Work, CudaError> {
         if self.folds.done_by.contains_key(&op) {
-            return Ok(Vec::new());
+            return Ok(Work::default());
         }
         let result = match self.kind(op) {
             OpKind::Attend { .. } => self.attend(op),
-            OpKind::AttendBackward { .. } => self.attend_backward(op),
+            OpKind::AttendBackward { .. } => {
+                return self.attend_backward(op).map_err(|fail| self.error(op, fail));
+            }
             OpKind::Preprocess { q, delta, block } => self.preprocess(q, delta, block),
             OpKind::Merge { from, into } => self.merge(from, into),
             OpKind::Accumulate { from, into } => self.accumulate(from, into),
@@ -136,7 +152,7 @@ impl<'a> Site<'a> {
             OpKind::Project(projection) => self.project(&projection),
             OpKind::Send { .. } | OpKind::Recv { .. } => Ok(Vec::new()),
         };
-        result.map_err(|fail| self.error(op, fail))
+        result.map(Work::from).map_err(|fail| self.error(op, fail))
     }
 
     /// The buffer of a receive holds its message from now on.

@@ -105,12 +105,15 @@ fn fused_launches_wait_for_chunks() {
     for pattern in [Pattern::Causal, Pattern::Window(20)] {
         let case = Case::new(problem(shape(4, 2, 1), pattern, &[48]), 14);
         let room = schedule::Options { chunks: 3, prefetch: 3, ..options() };
-        for schedule in [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash] {
+        for schedule in
+            [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }, Schedule::DistFlash]
+        {
             for mode in [Mode::FusedQueries, Mode::FusedSegments] {
                 for copies in [Copies::Push, Copies::Pull] {
                     let how = Options { mode, copies, ..quick() };
                     case.check_with(schedule, 4, &room, |plan, inputs| {
-                        let run = Session::new(plan, inputs, &how, members(4, 2, Trouble::default()))?.run()?;
+                        let run =
+                            Session::new(plan, inputs, &how, members(4, 2, Trouble::default()))?.run()?;
                         let fuses = plan.pass == Pass::Forward;
                         assert_eq!(run.measured.mode, if fuses { mode } else { Mode::Stepwise });
                         Ok(run)
@@ -118,6 +121,19 @@ fn fused_launches_wait_for_chunks() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn gates_that_open_before_posting() {
+    let case = Case::new(problem(shape(2, 2, 1), Pattern::Causal, &[24]), 15);
+    for schedule in [Schedule::Zigzag, Schedule::Ulysses] {
+        case.check_with(schedule, 2, &options(), |plan, inputs| {
+            let how = quick();
+            let mut session = Session::new(plan, inputs, &how, members(2, 4, Trouble::default()))?;
+            session.is_deep = true;
+            session.run()
+        });
     }
 }
 
@@ -139,9 +155,11 @@ fn through_nccl() {
 
 #[test]
 fn virtual_ranks() {
-    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[64]), 10);
-    for schedule in ALL {
-        case.check_with(schedule, 8, &options(), |plan, inputs| {
+    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[32]), 10);
+    let transports = [Transport::CopyEngine, Transport::Nccl];
+    for (schedule, transport) in ALL.into_iter().flat_map(|s| transports.map(|t| (s, t))) {
+        let options = schedule::Options { transport, ..options() };
+        case.check_with(schedule, 8, &options, |plan, inputs| {
             let how = quick();
             let session = Session::new(plan, inputs, &how, virtual_members(8, 1))?;
             let run = session.run()?;

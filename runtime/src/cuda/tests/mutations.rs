@@ -145,6 +145,11 @@ fn of_a_ring() {
 }
 
 #[test]
+fn of_gradients_that_leave_in_parts() {
+    check(Schedule::Striped { block: 1 }, schedule::Options { chunks: 2, ..plan_options() }, &quick());
+}
+
+#[test]
 fn of_fused_launches() {
     let prefetch = schedule::Options { prefetch: 2, ..plan_options() };
     for copies in [Copies::Push, Copies::Pull] {

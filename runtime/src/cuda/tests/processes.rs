@@ -23,10 +23,9 @@ fn run(plan: &Plan, inputs: &Inputs) -> Vec<Result<Run, CudaError>> {
     let parts = [0..2, 2..plan.ranks() as usize];
     thread::scope(|scope| {
         let processes = parts.map(|part| {
-            let members = all.all[part].iter().map(|m| crate::cuda::prepare::Member {
-                rank: m.rank,
-                gpu: Arc::clone(&m.gpu),
-            });
+            let members = all.all[part]
+                .iter()
+                .map(|m| crate::cuda::prepare::Member { rank: m.rank, gpu: Arc::clone(&m.gpu) });
             let members = Members { all: members.collect(), are_virtual: false, by_barrier: true };
             let how = &how;
             scope.spawn(move || Session::new(plan, inputs, how, members)?.run())
