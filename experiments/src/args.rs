@@ -191,7 +191,7 @@ pub struct SetupArgs {
     /// Head dimension, instead of the model's.
     #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub head_dim: Option<u32>,
-    /// Tokens of the whole sequence, e.g. 131072 or 128Ki [default: 128Ki; 1Ki for run; 16 for layout; the sum of the documents].
+    /// Tokens of the whole sequence, e.g. 131072 or 128Ki [default: 128Ki; 1Ki for run, 64Ki on GPUs; 16 for layout; the sum of the documents].
     #[arg(long, help_heading = "Sequence")]
     pub seq: Option<Tokens>,
     /// full, causal, window:W, docs:LEN,LEN,... or docs:FILE (lengths, or cu_seqlens from 0 on; causal inside

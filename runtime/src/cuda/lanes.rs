@@ -56,10 +56,17 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Commands of the stream that has most.
+    /// What the stream that has most of it is told, in calls of the driver.
     pub fn depth(&self) -> usize {
-        let count = |&stream: &usize| self.posts.iter().filter(|post| post.stream == stream).count();
-        self.streams.iter().map(count).max().unwrap_or(0)
+        let calls = |post: &Post| match post.command {
+            // It clears the launch's counters first.
+            Command::Launch(_) => 2,
+            _ => 1,
+        };
+        let of_stream = |&stream: &usize| -> usize {
+            self.posts.iter().filter(|post| post.stream == stream).map(calls).sum()
+        };
+        self.streams.iter().map(of_stream).max().unwrap_or(0)
     }
 
     fn push(&mut self, stream: usize, command: Command) {

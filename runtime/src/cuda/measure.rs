@@ -8,7 +8,7 @@ use super::clock::Offset;
 use super::error::CudaError;
 use super::lanes::Timed;
 use super::options::{Copies, Measured, Run, median};
-use super::passes::{Pass, failed};
+use super::passes::{How, Pass, failed};
 use super::prepare::Session;
 use super::tensors::{Holder, gather};
 use crate::outcome::Outcome;
@@ -19,18 +19,18 @@ impl Session<'_> {
         self.upload()?;
         let start = std::time::Instant::now();
         for i in 0..self.options.warmup.max(1) {
-            self.pass(true, i == 0)?;
+            self.pass(How { recorded: true, poisoned: i == 0, open: i == 0 })?;
         }
         let repeats = self.options.repeats.max(1);
         let mut recorded: Vec<(Pass, Timeline)> = Vec::new();
         for _ in 0..if self.options.record_events { repeats } else { 0 } {
-            let pass = self.pass(true, false)?;
+            let pass = self.pass(How { recorded: true, ..How::default() })?;
             let timeline = self.timeline(&pass)?;
             recorded.push((pass, timeline));
         }
         let mut plain: Vec<Pass> = Vec::new();
         for i in 0..repeats {
-            plain.push(self.pass(false, i + 1 == repeats)?);
+            plain.push(self.pass(How { poisoned: i + 1 == repeats, ..How::default() })?);
         }
         for member in &self.members {
             member.gpu.check().map_err(|source| failed(member.rank, source))?;

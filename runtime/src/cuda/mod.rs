@@ -5,6 +5,7 @@
 //! [`folds`] says which operations become one launch, [`lower`] turns each operation into commands, and [`lanes`] adds who
 //! waits for whom. [`passes`] runs the result on whatever implements [`device::Gpu`].
 
+mod bodies;
 mod clock;
 mod command;
 mod device;

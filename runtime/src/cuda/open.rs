@@ -34,7 +34,7 @@ pub(super) fn open(plan: &Plan, options: &Options) -> Result<Members, CudaError>
     let gpus = list.iter().map(open).collect::<Result<Vec<_>, CudaError>>()?;
     let connected = options.nccl.world.is_none() && connect(&gpus, &list, plan.transport)?;
     if plan.transport == Transport::Nccl {
-        join(plan, options, &ranks, &gpus)?;
+        join(plan, options, (&ranks, &gpus), !connected)?;
     }
     let all = ranks.into_iter().zip(gpus).map(|(rank, gpu)| Member { rank, gpu: gpu as Arc<dyn Gpu> });
     Ok(Members { all: all.collect(), are_virtual: false, by_barrier: !connected })
@@ -86,11 +86,17 @@ fn connect(gpus: &[Arc<RealGpu>], list: &[usize], transport: Transport) -> Resul
     Ok(true)
 }
 
-/// Opens the communicators: one for each lane that any rank sends or receives on, and one for the start.
-fn join(plan: &Plan, options: &Options, ranks: &[Rank], gpus: &[Arc<RealGpu>]) -> Result<(), CudaError> {
+/// Opens the communicators: one for each lane that any rank sends or receives on, and one for a start by a barrier.
+fn join(
+    plan: &Plan,
+    options: &Options,
+    (ranks, gpus): (&[Rank], &[Arc<RealGpu>]),
+    by_barrier: bool,
+) -> Result<(), CudaError> {
     let ops = plan.programs.iter().flat_map(|program| &program.ops);
     let lanes = ops.filter(|op| op.kind.message().is_some()).map(|op| usize::from(op.lane.0));
-    let streams: Vec<usize> = lanes.chain([0]).collect::<BTreeSet<usize>>().into_iter().collect();
+    let streams: Vec<usize> =
+        lanes.chain(by_barrier.then_some(0)).collect::<BTreeSet<usize>>().into_iter().collect();
     let id = match &options.nccl.world {
         Some(world) => world.unique_id,
         None => super::unique_id()?,

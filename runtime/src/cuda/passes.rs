@@ -22,6 +22,18 @@ pub(super) const STREAMS: usize = LANES + 1;
 /// How long released streams may take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How to run once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct How {
+    /// Times every operation.
+    pub recorded: bool,
+    /// Fills what is to be written with NaN before.
+    pub poisoned: bool,
+    /// Opens the gates before anything is posted: loading a kernel or building a connection may wait for streams that
+    /// would wait for the gates.
+    pub open: bool,
+}
+
 /// One run.
 pub(super) struct Pass {
     /// When each member's pass started, on one clock.
@@ -40,27 +52,28 @@ impl Session<'_> {
         self.members[..count].iter().map(|m| m.gpu.as_ref()).collect()
     }
 
-    /// Runs the plan once; `recorded` times every operation, `poisoned` fills what it must write with NaN before.
-    pub fn pass(&self, recorded: bool, poisoned: bool) -> Result<Pass, CudaError> {
+    /// Runs the plan once.
+    pub fn pass(&self, how: How) -> Result<Pass, CudaError> {
         // Without this, what was posted would wait for ever, and whoever frees its memory with it.
-        self.unreleased_pass(recorded, poisoned).inspect_err(|_| self.release(&self.finished))
+        self.unreleased_pass(how).inspect_err(|_| self.release(&self.finished))
     }
 
-    fn unreleased_pass(&self, recorded: bool, poisoned: bool) -> Result<Pass, CudaError> {
+    fn unreleased_pass(&self, how: How) -> Result<Pass, CudaError> {
         let gpus = self.gpus();
-        self.lower_flags(poisoned)?;
-        if self.is_deep {
+        self.lower_flags(how.poisoned)?;
+        let open = how.open || self.is_deep;
+        if open && !self.is_virtual {
             self.open_gates()?;
         }
         let posting = thread::scope(|scope| {
             let threads: Vec<_> =
-                (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, recorded))).collect();
+                (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, how.recorded))).collect();
             let times = threads.into_iter().zip(&self.members).map(|(t, m)| {
                 t.join().map_err(|_| CudaError::Thread { rank: m.rank, reason: "it panicked".into() })?
             });
             times.collect::<Result<Vec<Duration>, CudaError>>()
         })?;
-        if !self.is_virtual && !self.is_deep {
+        if !open && !self.is_virtual {
             self.open_gates()?;
         }
         self.wait(&self.finished)?;

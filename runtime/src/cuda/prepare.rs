@@ -5,18 +5,19 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 use ringlab_kernels::gpu::GpuError;
 use ringlab_kernels::spec::{Dtype, HeadDim, WorkOrder};
-use ringlab_sim::plan::{OpId, OpKind, Part, Plan, Rank, Transport};
+use ringlab_sim::plan::{Plan, Rank};
 use ringlab_sim::problem;
 use ringlab_sim::units::Bytes;
 
+use super::bodies::Lowering;
 use super::clock::{Barrier, Clock};
-use super::command::{Address, Event, Parcel, Strip};
+use super::command::{Address, Event, Parcel};
 use super::device::Gpu;
 use super::error::CudaError;
 use super::flags::Flags;
 use super::folds::Folds;
-use super::lanes::{Arranging, Body, Program, by_flag, ends, one_by_one};
-use super::lower::{Common, Site};
+use super::lanes::{Program, one_by_one};
+use super::lower::Common;
 use super::memory::Memory;
 use super::mode::{Choice, choose};
 use super::options::{Mode, Options};
@@ -71,8 +72,8 @@ pub(super) struct Session<'a> {
     pub held: Vec<Vec<Option<Arc<Region>>>>,
 }
 
-/// Commands that one stream takes while it waits; at 1024 the driver's call blocks.
-const AHEAD: usize = 900;
+/// Calls that a stream which waits surely takes; at about a thousand the driver blocks.
+const AHEAD: usize = 600;
 
 /// The kernels' element type and head dimension.
 pub(super) fn kernel_types(plan: &Plan) -> Result<(Dtype, HeadDim), CudaError> {
@@ -96,7 +97,6 @@ impl<'a> Session<'a> {
         let (dtype, head_dim) = kernel_types(plan)?;
         let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
         let by_segments = mode == Mode::FusedSegments;
-        let work_order = if by_segments { WorkOrder::SegmentMajor } else { WorkOrder::QueryMajor };
         let regions = regions(plan);
         let mut memories = Vec::new();
         for member in &members.all {
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
             dtype,
             head_dim,
             deterministic: options.deterministic,
-            order: work_order,
+            order: if by_segments { WorkOrder::SegmentMajor } else { WorkOrder::QueryMajor },
         };
         let lowering = Lowering {
             common: &common,
@@ -122,21 +122,15 @@ impl<'a> Session<'a> {
             flags: &flags,
         };
         let lowered = lowering.run()?;
-        let programs = if is_virtual {
-            vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?]
-        } else {
-            lowering.arrange(&lowered)?
+        let programs = match is_virtual {
+            true => vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?],
+            false => lowering.arrange(&lowered)?,
         };
         let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
-        if is_deep {
-            notes.push("the program is too long to be posted ahead: times include the host's posting".into());
-        }
-        let carried = tensors::carried_bytes(plan);
-        if carried > 0 {
-            notes.push(format!("{} go along with messages beyond what the plan counts", Bytes(carried)));
-        }
+        notes.extend(remarks(plan, is_deep));
         let peak_bytes = memories.iter().zip(&lowered.packed).map(|(memory, packed)| {
-            Bytes(memory.slots().map(|(_, s)| s.bytes(&plan.shape)).sum::<usize>() as u64 + *packed as u64)
+            let bytes: usize = memory.slots().map(|(_, s)| s.bytes(&plan.shape)).sum();
+            Bytes((bytes + packed) as u64)
         });
         let peak_bytes = peak_bytes.collect();
         let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
@@ -179,6 +173,14 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
+}
+
+/// What a user must be told besides the choice of the mode.
+fn remarks(plan: &Plan, is_deep: bool) -> Vec<String> {
+    let deep = "the program is too long to be posted ahead: times include the host's posting";
+    let carried = tensors::carried_bytes(plan);
+    let along = format!("{} go along with messages beyond what the plan counts", Bytes(carried));
+    [is_deep.then(|| deep.to_owned()), (carried > 0).then_some(along)].into_iter().flatten().collect()
 }
 
 fn allocate(plan: &Plan, member: &Member, folds: &Folds, by_segments: bool) -> Result<Memory, CudaError> {
@@ -232,135 +234,4 @@ fn barrier(plan: &Plan, members: &[Member]) -> Result<Barrier, CudaError> {
         between.push(member.gpu.event()?);
     }
     Ok(Barrier { words, between })
-}
-
-/// From operations to bodies, rank by rank.
-struct Lowering<'a> {
-    common: &'a Common<'a>,
-    options: &'a Options,
-    members: &'a [Member],
-    are_virtual: bool,
-    memories: &'a [Memory],
-    folds: &'a [Folds],
-    flags: &'a Flags,
-}
-
-struct Lowered {
-    bodies: Vec<Vec<Body>>,
-    strips: Vec<Vec<Strip>>,
-    packed: Vec<usize>,
-    held: Vec<Vec<Option<Arc<Region>>>>,
-}
-
-impl Lowering<'_> {
-    fn run(&self) -> Result<Lowered, CudaError> {
-        let messages = self.common.plan.messages.len();
-        let mut all = Lowered {
-            bodies: Vec::new(),
-            strips: vec![Vec::new(); messages],
-            packed: Vec::new(),
-            held: Vec::new(),
-        };
-        let ends = ends(self.common.plan);
-        for (member, memory) in self.members.iter().zip(self.memories) {
-            let folds = &self.folds[member.rank as usize];
-            let mut site = Site::new(self.common, member.rank, member.gpu.as_ref(), memory, folds);
-            site.ready_limit = self.options.timeout;
-            self.arrivals(&mut site);
-            let ops = &self.common.plan.programs[member.rank as usize].ops;
-            let mut bodies = Vec::new();
-            for (i, op) in (0..).zip(ops) {
-                bodies.push(match op.kind {
-                    OpKind::Send { message, buffer } if self.by_nccl() => {
-                        let (before, parcels) = site.send_parcels(i, (message, buffer))?;
-                        Body::Parcels { before, parcels }
-                    }
-                    OpKind::Recv { message, buffer } if self.by_nccl() => {
-                        site.receive(i, message, buffer)?;
-                        Body::Parcels {
-                            before: Vec::new(),
-                            parcels: site.receive_parcels(i, message, buffer)?,
-                        }
-                    }
-                    OpKind::Send { message, buffer } => {
-                        let strips = self.send(&site, i, (message, buffer), ends[message as usize][1])?;
-                        all.strips[message as usize].clone_from(&strips);
-                        Body::Send { message, strips }
-                    }
-                    OpKind::Recv { message, buffer } => {
-                        site.receive(i, message, buffer)?;
-                        Body::Recv { message }
-                    }
-                    _ => Body::Compute(site.compute(i)?),
-                });
-            }
-            all.bodies.push(bodies);
-            all.packed.push(site.packed_bytes());
-            all.held.push(site.into_held());
-        }
-        Ok(all)
-    }
-
-    /// Whether messages go through NCCL: virtual ranks copy.
-    fn by_nccl(&self) -> bool {
-        self.common.plan.transport == Transport::Nccl && !self.are_virtual
-    }
-
-    /// The flags that fused launches wait for.
-    fn arrivals(&self, site: &mut Site<'_>) {
-        let (plan, rank) = (self.common.plan, site.rank);
-        let program = &plan.programs[rank as usize];
-        for &op in site.folds.followers.keys() {
-            for w in site.folds.waits(program, op) {
-                if by_flag(plan, rank, site.folds, op, w)
-                    && let Some(message) = program.ops[w as usize].kind.message()
-                {
-                    let flag = match self.options.copies {
-                        super::options::Copies::Push => self.flags.sent(rank, message),
-                        super::options::Copies::Pull => self.flags.landed(rank, message),
-                    };
-                    site.arrived.insert(w, flag);
-                }
-            }
-        }
-    }
-
-    /// The copies of a message to where its receiver has room for it.
-    fn send(
-        &self,
-        site: &Site<'_>,
-        op: OpId,
-        (message, bufs): (u32, ringlab_sim::plan::Bufs),
-        recv: Option<(Rank, OpId)>,
-    ) -> Result<Vec<Strip>, CudaError> {
-        let plan = self.common.plan;
-        let region = &self.common.regions[plan.message(message).block as usize];
-        let into = |part: Part| {
-            let (rank, recv) = recv?;
-            let OpKind::Recv { buffer, .. } = plan.programs[rank as usize].ops[recv as usize].kind else {
-                return None;
-            };
-            let member = self.members.iter().position(|m| m.rank == rank)?;
-            self.memories[member].slot(buffer)?.part(part, region, &plan.shape)
-        };
-        Ok(site.send(op, (message, bufs), into)?.0)
-    }
-
-    fn arrange(&self, lowered: &Lowered) -> Result<Vec<Program>, CudaError> {
-        let ends = ends(self.common.plan);
-        let programs = self.members.iter().zip(&lowered.bodies).map(|(member, bodies)| {
-            let arranging = Arranging {
-                plan: self.common.plan,
-                rank: member.rank,
-                gpu: member.gpu.as_ref(),
-                folds: &self.folds[member.rank as usize],
-                flags: self.flags,
-                copies: self.options.copies,
-                strips: &lowered.strips,
-                ends: &ends,
-            };
-            arranging.arrange(bodies)
-        });
-        programs.collect()
-    }
 }

@@ -72,7 +72,7 @@ fn figures() -> Metrics {
 
 fn text(schedule: Schedule) -> String {
     let (plan, timeline, metrics) = (plan(schedule), timeline(), figures());
-    let errors = Errors { o_max_rel_error: Some(2.5e-3), ..Errors::default() };
+    let errors = Errors { o_max_rel_error: Some(2.5e-3), o_l2_error: Some(1.5e-3), ..Errors::default() };
     let observed = Observed {
         plan: &plan,
         timeline: &timeline,
@@ -140,6 +140,7 @@ fn every_figure_of_the_timeline_in_base_units() {
         "ringlab_max_relative_error_ratio cp=2 pass=forward schedule=ring tensor=o",
         2.5e-3,
     );
+    assert_value(&samples, "ringlab_l2_error_ratio cp=2 pass=forward schedule=ring tensor=o", 1.5e-3);
     // Steps of 20 and 40 us: one at most 32 us, both at most 64.
     let bucket = |le: &str| {
         format!("ringlab_compute_latency_seconds_bucket cp=2 le={le} pass=forward rank=0 schedule=ring")

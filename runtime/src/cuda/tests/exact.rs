@@ -125,6 +125,19 @@ fn fused_launches_wait_for_chunks() {
 }
 
 #[test]
+fn gates_that_open_before_posting() {
+    let case = Case::new(problem(shape(2, 2, 1), Pattern::Causal, &[24]), 15);
+    for schedule in [Schedule::Zigzag, Schedule::Ulysses] {
+        case.check_with(schedule, 2, &options(), |plan, inputs| {
+            let how = quick();
+            let mut session = Session::new(plan, inputs, &how, members(2, 4, Trouble::default()))?;
+            session.is_deep = true;
+            session.run()
+        });
+    }
+}
+
+#[test]
 fn through_nccl() {
     let case = Case::new(problem(shape(6, 3, 1), Pattern::Causal, &[48]), 12);
     let nccl = schedule::Options { transport: Transport::Nccl, ..options() };
@@ -142,9 +155,11 @@ fn through_nccl() {
 
 #[test]
 fn virtual_ranks() {
-    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[64]), 10);
-    for schedule in ALL {
-        case.check_with(schedule, 8, &options(), |plan, inputs| {
+    let case = Case::new(problem(shape(8, 4, 1), Pattern::Causal, &[32]), 10);
+    let transports = [Transport::CopyEngine, Transport::Nccl];
+    for (schedule, transport) in ALL.into_iter().flat_map(|s| transports.map(|t| (s, t))) {
+        let options = schedule::Options { transport, ..options() };
+        case.check_with(schedule, 8, &options, |plan, inputs| {
             let how = quick();
             let session = Session::new(plan, inputs, &how, virtual_members(8, 1))?;
             let run = session.run()?;
