@@ -104,6 +104,11 @@ impl From<Kernels> for KernelFamily {
     }
 }
 
+/// Degrees whose products stay countable.
+fn degree() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=32_768)
+}
+
 #[derive(Args)]
 #[command(after_help = "Examples:
   ringlab train
@@ -124,31 +129,31 @@ pub struct TrainArgs {
     #[arg(long, default_value = "128Ki", help_heading = "Batch")]
     pub seq: Tokens,
     /// Sequences of a micro-batch.
-    #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub micro_batch: u64,
     /// Micro-batches of an iteration on each replica.
     #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub micro_batches: u64,
     /// Tensor-parallel degree.
-    #[arg(long, default_value_t = 1, help_heading = "Grid")]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
     pub tp: u64,
     /// Context-parallel degree, ulysses x ring [default: the GPUs that tp, dp and pp leave].
-    #[arg(long, help_heading = "Grid")]
+    #[arg(long, help_heading = "Grid", value_parser = degree())]
     pub cp: Option<u64>,
     /// Ranks that share heads by all-to-all.
-    #[arg(long, default_value_t = 1, help_heading = "Grid")]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
     pub ulysses: u64,
     /// Replicas.
-    #[arg(long, default_value_t = 1, help_heading = "Grid")]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
     pub dp: u64,
     /// Pipeline stages.
-    #[arg(long, default_value_t = 1, help_heading = "Grid")]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
     pub pp: u64,
     /// Pieces of a stage in an interleaved pipeline; 1 is plain 1F1B.
-    #[arg(long, default_value_t = 1, help_heading = "Grid")]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
     pub interleave: u64,
     /// Ranks that share the experts of a mixture.
-    #[arg(long, default_value_t = 1, help_heading = "Grid")]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
     pub experts: u64,
     /// Pad the query heads to a multiple of tp x ulysses instead of refusing them.
     #[arg(long, help_heading = "Grid")]

@@ -87,12 +87,12 @@ pub fn run(args: &TrainArgs) -> Result<Outcome> {
 
 fn training(args: &TrainArgs, gpus: u64) -> Training {
     let others = args.tp * args.dp * args.pp;
-    let cp = args.cp.unwrap_or(if others == 0 { 1 } else { (gpus / others).max(1) });
+    let cp = args.cp.unwrap_or((gpus / others).max(1));
     let grid = Grid {
         tp: args.tp,
         cp,
         ulysses: args.ulysses,
-        ring: if args.ulysses == 0 { cp } else { (cp / args.ulysses).max(1) },
+        ring: (cp / args.ulysses).max(1),
         dp: args.dp,
         pp: args.pp,
         interleave: args.interleave,

@@ -276,9 +276,13 @@ fn normalise(row: &mut [f32]) -> (f32, f32) {
         row.fill(0.0);
         return (max, 0.0);
     }
-    row.iter_mut().for_each(|s| *s = (*s - max).exp());
+    for s in &mut *row {
+        *s = (*s - max).exp();
+    }
     let sum: f32 = row.chunks(TILE).map(|tile| tile.iter().sum::<f32>()).sum();
-    row.iter_mut().for_each(|p| *p /= sum);
+    for p in &mut *row {
+        *p /= sum;
+    }
     (max + sum.ln(), 1.0)
 }
 

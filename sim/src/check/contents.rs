@@ -5,6 +5,8 @@
 mod projections;
 mod scores;
 
+use scores::refuse;
+
 use super::messages::{Ends, at};
 use super::order::Event;
 use super::regions::{RegionId, Regions, heads_end};
@@ -149,7 +151,7 @@ impl<'a> Machine<'a> {
                 self.operands(at, (q, q_block, &[Part::Query]), (kv, kv_block), found);
                 let region = self.regions.of_block(q_block);
                 if !init && self.is_normalised(at, state) == Some(true) {
-                    self.refuse(at, "it adds to a state that a softmax has begun", found);
+                    refuse(at, "it adds to a state that a softmax has begun", found);
                 }
                 self.add_call(at, state, region, init, found);
             }
@@ -248,7 +250,7 @@ impl<'a> Machine<'a> {
         };
         let merges = matches!(self.kind(at), OpKind::Merge { .. });
         if merges && (content.normalised || added.normalised) {
-            self.refuse(at, "it merges a state that a softmax has begun", found);
+            refuse(at, "it merges a state that a softmax has begun", found);
         }
         if merges && content.region != added.region {
             let needed = self.describe(from, at, content.region);

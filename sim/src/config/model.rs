@@ -30,9 +30,9 @@ pub struct Model {
     pub kv_heads: u64,
     /// Width of one head; `heads * head_dim` need not be `hidden`.
     pub head_dim: u64,
-    /// Width of the feed-forward layer, of one expert where there are several.
+    /// Width of the feed-forward layer, of one expert where there are several; 0 if the configuration does not say.
     pub intermediate: u64,
-    /// Entries of the vocabulary.
+    /// Entries of the vocabulary; 0 if the configuration does not say.
     pub vocab: u64,
     /// Experts of the feed-forward layer; `None` when it is dense.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -283,6 +283,10 @@ impl<R: Recorder> Run<'_, R> {
     fn finished(&self, last: SimTime) -> Result<SimTime, SimError> {
         let lanes = &self.lanes.states;
         let Some(lane) = lanes.iter().position(|l| l.head != END) else { return Ok(last) };
+        // A kernel that is under way has an end, if not one that a clock of 213 days can show.
+        if lanes.iter().enumerate().any(|(i, l)| l.open > 0 && is_compute(i as u32)) {
+            return Err(SimError::NeverEnds { after: last });
+        }
         let LaneState { head: op, open, .. } = lanes[lane];
         let what = if open > 0 { "meets its other side" } else { "starts" };
         let left = (0..lanes.len() as u32).map(|lane| self.left(lane)).sum();

@@ -34,6 +34,9 @@ pub struct Grid {
 /// Why a grid is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GridError {
+    /// A model of which too little is known: its configuration leaves out what attention does not need.
+    #[error("the model's configuration does not give `{0}`, which an iteration depends on; add it")]
+    Unknown(&'static str),
     /// A degree of zero.
     #[error("the {0} degree must be at least 1")]
     Zero(&'static str),
@@ -190,6 +193,7 @@ impl Grid {
     /// # Errors
     /// [`GridError`] with what would be legal.
     pub fn validate(&self, model: &Model, cluster: &Cluster, pad_heads: bool) -> Result<(), GridError> {
+        check_known(model)?;
         self.check_degrees()?;
         self.check_heads(model, pad_heads)?;
         self.check_gpus(cluster)?;
@@ -263,6 +267,11 @@ impl Grid {
         let legal = joined(divisors(count).into_iter().filter(|&e| fits(e)).map(|d| d.to_string()));
         Err(GridError::Experts { count, degree, replicas, legal })
     }
+}
+
+fn check_known(model: &Model) -> Result<(), GridError> {
+    let sizes = [(model.intermediate, "intermediate_size"), (model.vocab, "vocab_size")];
+    sizes.iter().find(|(size, _)| *size == 0).map_or(Ok(()), |(_, name)| Err(GridError::Unknown(name)))
 }
 
 /// The (ulysses, ring) pairs that `heads` query heads allow without padding.

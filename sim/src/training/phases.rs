@@ -89,7 +89,7 @@ fn moments(
 ) -> Vec<Moment> {
     let fixed = peak.weights + peak.gradients + peak.optimizer + peak.reserved;
     let kept = if training.forward_only() { 0 } else { layer_kept(model, training) };
-    let layers = if kept == 0 { model.layers / training.grid.pp } else { peak.activations.0 / kept };
+    let layers = peak.activations.0.checked_div(kept).unwrap_or(model.layers / training.grid.pp);
     let nothing = Bytes(0);
     let start = Moment {
         phase: Phase::Start,

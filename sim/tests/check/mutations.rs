@@ -146,16 +146,16 @@ fn change_group(plan: &mut Plan, rank: usize, op: usize, z: usize) {
 
 fn change_block(plan: &mut Plan, rank: usize, op: usize, block: u32, y: usize) {
     match &mut plan.programs[rank].ops[op].kind {
-        OpKind::Attend { q_block, kv_block, .. } => *[q_block, kv_block][y % 2] = block,
-        OpKind::AttendBackward { q_block, kv_block, dkv_block, .. } => {
-            *[q_block, kv_block, dkv_block][y % 3] = block;
-        }
-        OpKind::Scores(
+        OpKind::Attend { q_block, kv_block, .. }
+        | OpKind::Scores(
             Scores::Score { q_block, kv_block, .. }
             | Scores::Weigh { q_block, kv_block, .. }
             | Scores::WeighBackward { q_block, kv_block, .. }
             | Scores::ScoreBackward { q_block, kv_block, .. },
         ) => *[q_block, kv_block][y % 2] = block,
+        OpKind::AttendBackward { q_block, kv_block, dkv_block, .. } => {
+            *[q_block, kv_block, dkv_block][y % 3] = block;
+        }
         OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
             let message = *message as usize;
             let b = plan.block(block);

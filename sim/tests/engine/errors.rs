@@ -1,7 +1,7 @@
 //! What cannot be simulated ends with an error that says what to do.
 
 use ringlab_sim::engine::{Discard, Machine, SimError, SimOptions, simulate, simulate_with};
-use ringlab_sim::plan::{LANES, NO_OP, Plan};
+use ringlab_sim::plan::{LANES, NO_OP, Plan, Transport};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Schedule};
 use ringlab_sim::topology::TopologyError;
@@ -94,4 +94,22 @@ fn one_rank_needs_no_link() {
     let plan = ring(1);
     let timeline = simulate(&plan, &support::ideal(1), &SimOptions::default()).unwrap();
     assert_eq!(timeline.makespan, SimTime(8 * 9 / 2));
+}
+
+/// With SMs that transfers hold and without, a kernel of centuries never ends; nothing hangs.
+#[test]
+fn runs_beyond_the_clock_never_end() {
+    for transport in [Transport::CopyEngine, Transport::Nccl] {
+        for rate in [1e-9, 1e-3, 1.0] {
+            let problem = support::causal(64, support::shape(1, support::HEAD_DIM));
+            let options = Options { transport, ..Options::new(Pass::Forward) };
+            let plan = support::build(Schedule::Ring, &problem, 4, &options);
+            let mut cluster = support::nvswitch(1);
+            cluster.kernels.iter_mut().for_each(|row| row.rate = FlopsPerSec(rate));
+            let ended = simulate(&plan, &cluster, &SimOptions::default());
+            let beyond = !matches!(ended, Ok(ref timeline) if timeline.makespan < SimTime::NEVER);
+            assert_eq!(beyond, matches!(ended, Err(SimError::NeverEnds { .. })), "{transport:?} at {rate}");
+            assert!(beyond || rate > 1e-3, "{transport:?} at {rate}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ impl Machine<'_> {
                 self.value_side(at, (v, kv_block, Part::Value), (q_block, kv_block), found);
                 self.probabilities(at, rows, q_block, found);
                 if self.is_normalised(at, state) == Some(false) {
-                    self.refuse(at, "it weighs values into a state that no softmax has begun", found);
+                    refuse(at, "it weighs values into a state that no softmax has begun", found);
                 }
                 let region = self.regions.of_block(q_block);
                 self.add_call(at, state, region, false, found);
@@ -81,7 +81,7 @@ impl Machine<'_> {
     /// A product goes into rows, which no softmax may have seen.
     fn fill(&mut self, at: At, rows: Buf, q_block: BlockId, init: bool, found: &mut Findings) {
         if !init && self.is_normalised(at, rows) == Some(true) {
-            self.refuse(at, "it adds to rows after their softmax", found);
+            refuse(at, "it adds to rows after their softmax", found);
         }
         let region = self.regions.of_block(q_block);
         self.add_call(at, rows, region, init, found);
@@ -93,7 +93,7 @@ impl Machine<'_> {
         let Some(content) = self.held(at, rows.into(), region, found) else { return };
         match content.node {
             Some(node) if !content.normalised => self.completed.push((node, region)),
-            _ => self.refuse(at, "it finds no scores in its rows", found),
+            _ => refuse(at, "it finds no scores in its rows", found),
         }
         let content = Content { normalised: true, ..Content::plain(region) };
         self.buffers[at.rank as usize][usize::from(rows.0)] = Some(content);
@@ -102,7 +102,7 @@ impl Machine<'_> {
     fn probabilities(&self, at: At, rows: Buf, q_block: BlockId, found: &mut Findings) {
         self.held(at, rows.into(), self.regions.of_block(q_block), found);
         if self.is_normalised(at, rows) == Some(false) {
-            self.refuse(at, "it reads rows before their softmax", found);
+            refuse(at, "it reads rows before their softmax", found);
         }
     }
 
@@ -110,8 +110,8 @@ impl Machine<'_> {
     pub(super) fn is_normalised(&self, at: At, buffer: Buf) -> Option<bool> {
         self.content(at.rank, buffer).map(|c| c.normalised)
     }
+}
 
-    pub(super) fn refuse(&self, at: At, what: &str, found: &mut Findings) {
-        found.push(Violation::Op { at, what: what.into() });
-    }
+pub(super) fn refuse(at: At, what: &str, found: &mut Findings) {
+    found.push(Violation::Op { at, what: what.into() });
 }

@@ -135,12 +135,6 @@ impl<'a> Config<'_, 'a> {
         })
     }
 
-    /// The error where `name`, which attention does not depend on, is missing.
-    fn missing_beside_attention(&self, name: &str, users: &str) -> ConfigError {
-        let error = self.0.error(format!("missing `{name}`"));
-        error.with_hint(format!("only {users} need it: where attention alone is of interest, add any number"))
-    }
-
     fn refuse_other_attention(&self) -> Result<(), ConfigError> {
         match self.0.field(&["is_encoder_decoder"])? {
             Some(field) if field.flag()? => {
@@ -163,6 +157,7 @@ impl<'a> Config<'_, 'a> {
         self.0.field(&[name])?.map_or(Ok(false), |field| field.flag())
     }
 
+    /// 0 if it is missing: attention does not depend on it.
     fn intermediate(&self, hidden: u64) -> Result<u64, ConfigError> {
         // GPT-2 leaves its `n_inner` null for four times the width.
         let expert = self.0.field(&["moe_intermediate_size"])?;
@@ -173,14 +168,15 @@ impl<'a> Config<'_, 'a> {
         match expert.or(dense).or(nested.flatten()) {
             Some(field) => field.count(shape::WIDTH),
             None if self.is_one_of(UNGATED)? => Ok(4 * hidden),
-            None => Err(self.missing_beside_attention("intermediate_size", "feed-forward layers")),
+            None => Ok(0),
         }
     }
 
+    /// 0 if it is missing: attention does not depend on it.
     fn vocab(&self) -> Result<u64, ConfigError> {
         match self.field(&["vocab_size"], &["padded_vocab_size"])? {
             Some(field) => field.count(shape::VOCAB),
-            None => Err(self.missing_beside_attention("vocab_size", "embeddings and logits")),
+            None => Ok(0),
         }
     }
 

@@ -121,13 +121,20 @@ fn key_heads_follow_each_convention() {
     );
 }
 
+/// Attention needs neither; what does refuses 0.
+#[test]
+fn config_json_may_leave_out_what_attention_does_not_need() {
+    let without = |from, to| llama(from, to).expect("valid");
+    let model = without("\"intermediate_size\": 14336,", "");
+    assert_eq!((model.heads, model.kv_heads, model.intermediate, model.vocab), (32, 8, 0, 128_256));
+    assert_eq!(without("\"vocab_size\": 128256", "\"other\": 1").vocab, 0);
+}
+
 #[test]
 fn config_json_errors_name_field_and_place() {
     let range = "a whole number from 1 to";
     let cases = [
         ("\"hidden_size\": 4096,\n", "", (1, 1), "missing `hidden_size`".to_owned()),
-        ("\"vocab_size\": 128256", "\"vocab\": 1", (1, 1), "missing `vocab_size`".to_owned()),
-        ("\"intermediate_size\": 14336,", "", (1, 1), "missing `intermediate_size`".to_owned()),
         (
             "_layers\": 32",
             "_layers\": 0",

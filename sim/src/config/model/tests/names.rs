@@ -81,10 +81,6 @@ fn missing_fields_name_what_was_meant() {
         "did you mean `num_attention_heads` by `num_atention_head`?"
     );
     assert_eq!(hint("num_hidden_layers", "depth"), "also known as `n_layer`, `n_layers`, `num_layers`");
-    assert_eq!(
-        hint("vocab_size", "words"),
-        "only embeddings and logits need it: where attention alone is of interest, add any number"
-    );
     let renamed =
         LLAMA.replace("num_attention_heads", "num_heads").replace("num_hidden_layers", "num_layers");
     assert_eq!(json(&renamed), json(LLAMA));
