@@ -39,7 +39,7 @@ for part in $parts; do
                 run correct-causal 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --schedule all
                 run correct-full 60 run --backend cuda $small --cp "$gpus" --head-dim 64 --mask full --schedule all
                 run correct-window 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mask window:300 --dtype fp16 --schedule all
-                run correct-documents 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --seq 1000 --pad --mask docs:300,17,500,183 --schedule all
+                run correct-documents 60 run --backend cuda ${small/--seq 1920/--seq 1000} --cp "$gpus" --head-dim 128 --pad --mask docs:300,17,500,183 --schedule all
                 run correct-nccl 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --transport nccl --schedule all
                 run correct-chunks 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
                 run correct-fused 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mode fused-queries --schedule all
@@ -58,9 +58,9 @@ for part in $parts; do
                 run "times-both-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128 --mode stepwise --pass forward+backward
             done
             run times-nccl 60 run --backend cuda $big --seq 64Ki --schedule ring,zigzag,striped:128 --mode stepwise --transport nccl --pass forward
-            run times-grouped-4 60 run --backend cuda $big --kv-heads 4 --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
-            run times-grouped-8 60 run --backend cuda $big --kv-heads 2 --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
-            run times-one-gpu 60 run --backend cuda $big --cp 1 --seq 64Ki --schedule ring --pass forward+backward
+            run times-grouped-4 60 run --backend cuda ${big/--kv-heads 16/--kv-heads 4} --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
+            run times-grouped-8 60 run --backend cuda ${big/--kv-heads 16/--kv-heads 2} --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
+            run times-one-gpu 60 run --backend cuda ${big/--cp $gpus/--cp 1} --seq 64Ki --schedule ring --pass forward+backward
         }
         ;;
     processes)
@@ -75,7 +75,7 @@ for part in $parts; do
         ;;
     calibrate)
         start=$SECONDS
-        timeout 200 "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" 2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
+        timeout 200 "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" --samples "$out/calibration.csv" 2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
         cat "$out/calibrate.txt"
         echo "calibrate: $((SECONDS - start)) s"
         ;;

@@ -13,6 +13,7 @@ use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Un
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::machine::{Launching, Machine, MachineError};
@@ -62,13 +63,36 @@ pub struct FitReport {
     /// The constants with their units.
     pub constants: String,
     /// Measured points.
-    pub points: usize,
+    pub points: Vec<Point>,
     /// Root mean square of the relative residuals.
     pub residual: f64,
     /// The largest relative residual.
     pub worst: f64,
     /// Median spread of the repeats.
     pub spread: f64,
+}
+
+/// One measured time beside what the fit makes of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Point {
+    /// What was measured.
+    pub probe: String,
+    /// Median of the repeats.
+    pub measured_s: f64,
+    /// By the fit's constants.
+    pub fitted_s: f64,
+    /// Standard deviation of the repeats over their median.
+    pub spread: f64,
+}
+
+fn points(fit: &fit::Fit, samples: &[Sample]) -> Vec<Point> {
+    let point = |(s, &fitted_s): (&Sample, &f64)| Point {
+        probe: s.probe.clone(),
+        measured_s: s.seconds,
+        fitted_s,
+        spread: s.spread,
+    };
+    samples.iter().zip(&fit.fitted).map(point).collect()
 }
 
 /// What a calibration collects on its way.
@@ -131,13 +155,14 @@ impl Session<'_> {
     /// Measures `plan`, of which `pick` is the time that counts, in seconds.
     fn sample(
         &mut self,
+        probe: String,
         factors: Vec<f64>,
         plan: &Plan,
         pick: impl Fn(&Timeline) -> f64,
     ) -> Result<Sample, CalibrateError> {
         let repeats = self.machine.sizes().repeats;
         let runs = self.machine.run(plan, Launching::Stepwise, repeats)?;
-        Ok(Sample { factors, seconds: pick(&runs.timeline), spread: runs.spread() })
+        Ok(Sample { probe, factors, seconds: pick(&runs.timeline), spread: runs.spread() })
     }
 
     fn launches(&mut self, date: &str) -> Result<(), CalibrateError> {
@@ -163,7 +188,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn report(&mut self, what: String, constants: String, fit: &fit::Fit, points: usize) {
+    fn report(&mut self, what: String, constants: String, fit: &fit::Fit, samples: &[Sample]) {
         if fit.residual > POOR {
             self.notes.push(format!("poor fit of {what}: residuals of {:.1}%", 100.0 * fit.residual));
         }
@@ -173,7 +198,7 @@ impl Session<'_> {
         self.fits.push(FitReport {
             what,
             constants,
-            points,
+            points: points(fit, samples),
             residual: fit.residual,
             worst: fit.worst,
             spread: fit.spread,

@@ -130,6 +130,7 @@ pub fn validate(
 
 /// Predicts `point`, then runs it.
 fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Result<Compared, ValidateError> {
+    let cluster = &on_enough(cluster, point);
     let plan = point.plan().map_err(|source| ValidateError::Build { point: point.to_string(), source })?;
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
     let predicted = engine::simulate(&plan, cluster, &SimOptions::default()).map_err(failed)?;
@@ -144,6 +145,15 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     }
     let measured = median(&runs.makespans);
     Ok(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread)))
+}
+
+/// The cluster with a device for every virtual rank.
+fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
+    let mut cluster = cluster.clone();
+    if point.launching == Launching::Virtual {
+        cluster.gpus_per_node = cluster.gpus_per_node.max(point.cp);
+    }
+    cluster
 }
 
 fn median(times: &[SimTime]) -> SimTime {

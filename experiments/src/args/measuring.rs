@@ -34,6 +34,9 @@ pub struct CalibrateArgs {
     /// Write the cluster to a file instead of standard output.
     #[arg(short, long, value_name = "FILE.toml")]
     pub output: Option<PathBuf>,
+    /// Write every measured point beside what the fit makes of it as CSV.
+    #[arg(long, value_name = "FILE.csv")]
+    pub samples: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -11,7 +11,7 @@ use crate::{interrupt, measured, output};
 
 /// Measures and writes the cluster.
 pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
-    output::check_targets([&args.output])?;
+    output::check_targets([&args.output, &args.samples])?;
     let mut machine = measured::machine(args.backend)?;
     let base = measured::base(args.base.as_deref(), args.backend, &machine.identity().device)?;
     let stop = interrupt::flag()?;
@@ -31,6 +31,9 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
         other => other?,
     };
     anstream::eprint!("{}", report(&calibrated));
+    if let Some(path) = &args.samples {
+        output::write_file(path, &samples(&calibrated)?)?;
+    }
     let text = calibrated.cluster.to_toml();
     match &args.output {
         Some(path) => output::write_file(path, text.as_bytes())?,
@@ -45,7 +48,7 @@ fn report(calibrated: &Calibrated) -> String {
         [
             fit.what.clone(),
             fit.constants.clone(),
-            fit.points.to_string(),
+            fit.points.len().to_string(),
             percent(fit.residual),
             percent(fit.worst),
             percent(fit.spread),
@@ -57,4 +60,14 @@ fn report(calibrated: &Calibrated) -> String {
         text += &format!("  {note}\n");
     }
     text
+}
+
+/// Every measured point as a line of CSV.
+fn samples(calibrated: &Calibrated) -> Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(["fit", "probe", "measured_s", "fitted_s", "spread"])?;
+    for (fit, point) in calibrated.fits.iter().flat_map(|fit| fit.points.iter().map(move |p| (fit, p))) {
+        writer.serialize((&fit.what, &point.probe, point.measured_s, point.fitted_s, point.spread))?;
+    }
+    Ok(writer.into_inner()?)
 }

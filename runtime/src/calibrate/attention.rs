@@ -13,10 +13,17 @@ use super::fit::{Fit, Sample, relative};
 use super::{CalibrateError, Session, of_kind, probes};
 use crate::machine::MachineKernel;
 
-/// Keys that a query of the windowed calls sees: a few tiles, most of them cut by the mask.
-const WINDOW: u64 = 200;
 /// Calls that hand a state on.
 const CALLS: u64 = 3;
+/// How many times as many queries as keys a rectangular call has.
+const RATIO: u64 = 8;
+
+/// Places of the constants in a sample's factors.
+const CALL: usize = 0;
+const ITEM: usize = 1;
+const FULL: usize = 2;
+const PARTIAL: usize = 3;
+const CARRY: usize = 4;
 
 impl Session<'_> {
     pub(super) fn kernels(&mut self, date: &str) -> Result<(), CalibrateError> {
@@ -33,9 +40,13 @@ impl Session<'_> {
         let what = format!("{} {dtype} {head_dim}", kernel.pass);
         let mut samples = Vec::new();
         for &tokens in &sizes.calls {
-            for pattern in [Pattern::Full, Pattern::Causal, Pattern::Window(WINDOW)] {
+            for pattern in [Pattern::Full, Pattern::Causal] {
                 self.say(&format!("{what}, {pattern}, {tokens} tokens"))?;
                 samples.push(self.call(kernel, shape, pattern, tokens)?);
+            }
+            if kernel.pass == Pass::Forward {
+                self.say(&format!("{what}, few keys, {tokens} tokens"))?;
+                samples.push(self.rectangle(kernel, shape, tokens)?);
             }
             if carries(kernel) {
                 self.say(&format!("{what}, carried, {tokens} tokens"))?;
@@ -43,7 +54,7 @@ impl Session<'_> {
             }
         }
         let fit = relative(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
-        self.keep(kernel, what, &fit, samples.len(), date);
+        self.keep(kernel, what, &fit, &samples, date);
         Ok(())
     }
 
@@ -63,7 +74,21 @@ impl Session<'_> {
             Pass::Backward => SpanKind::AttendBackward,
         };
         let factors = self.factors(kernel, shape, pattern, (tokens, tokens), (1.0, 0.0));
-        self.sample(factors, &plan, |t| of_kind(t, kind))
+        self.sample(format!("{pattern} {tokens}"), factors, &plan, |t| of_kind(t, kind))
+    }
+
+    /// Many queries over few keys.
+    fn rectangle(
+        &mut self,
+        kernel: &MachineKernel,
+        shape: Shape,
+        tokens: u64,
+    ) -> Result<Sample, CalibrateError> {
+        let keys = (tokens / RATIO).max(1);
+        let plan =
+            probes::rectangle(shape, tokens, keys).ok_or(CalibrateError::Sizes("rectangular attention"))?;
+        let factors = self.factors(kernel, shape, Pattern::Full, (tokens, keys), (1.0, 0.0));
+        self.sample(format!("full {tokens} x {keys}"), factors, &plan, |t| of_kind(t, SpanKind::Attend))
     }
 
     /// [`CALLS`] calls that hand a state on: all but the first read it, all but the last leave it.
@@ -76,11 +101,11 @@ impl Session<'_> {
         let plan = probes::carried(shape, tokens * CALLS, CALLS).ok_or(CalibrateError::Sizes("carried"))?;
         let times = (CALLS as f64, 2.0 * (CALLS - 1) as f64);
         let factors = self.factors(kernel, shape, Pattern::Full, (tokens, tokens), times);
-        self.sample(factors, &plan, |t| of_kind(t, SpanKind::Attend))
+        self.sample(format!("carried {tokens}"), factors, &plan, |t| of_kind(t, SpanKind::Attend))
     }
 
-    /// Factors of (work item, full tile, partial tile, carry) in `calls` equal calls that carry a state `carried` times.
-    /// Tiles of a single pair have no time of their own beside that of the pairs, and no state to carry.
+    /// Factors of (call, work item, full tile, partial tile, carry) in `calls` equal calls that carry a state `carried`
+    /// times. Single pairs are all full tiles, and have no state whose cost can be told apart.
     fn factors(
         &self,
         kernel: &MachineKernel,
@@ -90,7 +115,7 @@ impl Session<'_> {
         (calls, carried): (f64, f64),
     ) -> Vec<f64> {
         let set = |tokens| TokenSet::new([Progression::contiguous(0, tokens)]);
-        let mask = Mask::new(pattern, &Documents::single(keys));
+        let mask = Mask::new(pattern, &Documents::single(queries.max(keys)));
         let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
         let (profile, heads) = match kernel.items {
             Items::QueryTiles => {
@@ -102,30 +127,33 @@ impl Session<'_> {
             ),
         };
         let [fixed, full, partial] = cost::weights(&profile, heads, self.cluster.device.sms);
-        match (is_single(kernel), carries(kernel)) {
-            (true, _) => vec![calls * fixed, calls * (full + partial)],
-            (false, false) => vec![calls * fixed, calls * full, calls * partial],
-            (false, true) => vec![calls * fixed, calls * full, calls * partial, carried * fixed],
+        if is_single(kernel) {
+            return vec![calls, calls * fixed, calls * (full + partial)];
         }
+        let mut factors = vec![calls, calls * fixed, calls * full, calls * partial];
+        factors.extend(carries(kernel).then_some(carried * fixed));
+        factors
     }
 
-    fn keep(&mut self, kernel: &MachineKernel, what: String, fit: &Fit, points: usize, date: &str) {
-        let (fixed, full) = (fit.constants[0], fit.constants[1]);
-        let partial = fit.constants.get(2).map_or(1.0, |partial| partial / full);
-        let carry = SimTime::from_secs_f64(fit.constants.get(3).copied().unwrap_or(0.0));
+    fn keep(&mut self, kernel: &MachineKernel, what: String, fit: &Fit, samples: &[Sample], date: &str) {
+        let seconds = |i: usize| fit.constants.get(i).copied().unwrap_or(0.0);
+        let time = |i: usize| SimTime::from_secs_f64(seconds(i));
+        let full = seconds(FULL);
+        let partial = if is_single(kernel) { 1.0 } else { seconds(PARTIAL) / full };
+        let (call, carry, half) = (time(CALL), time(CARRY), SimTime::from_secs_f64(seconds(ITEM) / 2.0));
+        let points = samples.len();
         let flops = (kernel.tile.q * kernel.tile.kv * kernel.pass.flops_per_pair(kernel.head_dim)) as f64;
         let sms = f64::from(self.cluster.device.sms);
         let rate = flops * sms / full;
-        let half = SimTime::from_secs_f64(fixed / 2.0);
         self.report(
             format!("attention, {what}"),
             format!(
-                "{}, partial tiles x {partial:.2}, {} a work item, {carry} a carry",
+                "{}, partial tiles x {partial:.2}, {} a work item, {carry} a carry, {call} a call",
                 FlopsPerSec(rate),
                 half + half
             ),
             fit,
-            points,
+            samples,
         );
         let row = KernelRow {
             name: kernel.name.clone(),
@@ -138,6 +166,7 @@ impl Session<'_> {
             partial_tile_cost: partial,
             prologue: half,
             epilogue: half,
+            call,
             carry,
             items: kernel.items,
             grid: kernel.grid,

@@ -7,6 +7,8 @@ use thiserror::Error;
 /// One measured time and what it is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
+    /// What was measured.
+    pub probe: String,
     /// Factors of the constants that are sought.
     pub factors: Vec<f64>,
     /// Median of the repeats, in seconds.
@@ -28,6 +30,8 @@ pub struct Fit {
     pub spread: f64,
     /// Constants that came out negative and were set to zero.
     pub clamped: Vec<usize>,
+    /// What the constants give for each sample, in seconds.
+    pub fitted: Vec<f64>,
 }
 
 /// Why there is no fit.
@@ -77,11 +81,9 @@ pub fn relative(samples: &[Sample]) -> Result<Fit, FitError> {
             None => break,
         }
     }
-    let residuals = samples.iter().map(|s| {
-        let fitted: f64 = s.factors.iter().zip(&solution).map(|(x, c)| x * c).sum();
-        fitted / s.seconds - 1.0
-    });
-    let residuals: Vec<f64> = residuals.collect();
+    let give = |s: &Sample| s.factors.iter().zip(&solution).map(|(x, c)| x * c).sum();
+    let fitted: Vec<f64> = samples.iter().map(give).collect();
+    let residuals: Vec<f64> = fitted.iter().zip(samples).map(|(f, s)| f / s.seconds - 1.0).collect();
     let freedom = (samples.len() - free.len()).max(1) as f64;
     Ok(Fit {
         residual: (residuals.iter().map(|r| r * r).sum::<f64>() / freedom).sqrt(),
@@ -89,6 +91,7 @@ pub fn relative(samples: &[Sample]) -> Result<Fit, FitError> {
         spread: Data::new(samples.iter().map(|s| s.spread).collect::<Vec<_>>()).median(),
         clamped: (0..constants).filter(|j| !free.contains(j)).collect(),
         constants: solution,
+        fitted,
     })
 }
 
@@ -117,7 +120,7 @@ mod tests {
     use super::*;
 
     fn sample(factors: &[f64], seconds: f64) -> Sample {
-        Sample { factors: factors.to_vec(), seconds, spread: 0.01 }
+        Sample { probe: String::new(), factors: factors.to_vec(), seconds, spread: 0.01 }
     }
 
     #[test]

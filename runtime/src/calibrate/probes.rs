@@ -86,6 +86,21 @@ fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
     b.compute(rank, 0, kind);
 }
 
+/// Full attention of `tokens` queries over the first `keys` of as many keys: many work items of few tiles.
+pub fn rectangle(shape: Shape, tokens: u64, keys: u64) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, tokens);
+    let mut b = builder("rectangle".into(), Pass::Forward, &problem, 1, Transport::CopyEngine)?;
+    let part = |to| Slots { rank: 0, from: 0, to };
+    let (q_block, kv_block) = (b.block(&[part(tokens)], false), b.block(&[part(keys)], true));
+    let (q, kv) = (b.input(0, Tensor::Query, q_block).into(), b.input(0, Tensor::KeyValue, kv_block).into());
+    let state = b.scratch(0, Tensor::State, q_block);
+    let out = b.output(0, Tensor::Output, q_block);
+    let mask = MaskId::NONE;
+    b.compute(0, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
+    b.compute(0, 0, OpKind::Finish { state, out });
+    Some(b.finish())
+}
+
 /// Full attention of `tokens / calls` queries over `calls` equal blocks of keys, one call each: all but the first take
 /// up a carried state, all but the last leave one.
 pub fn carried(shape: Shape, tokens: u64, calls: u64) -> Option<Plan> {

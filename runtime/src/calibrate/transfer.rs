@@ -31,12 +31,7 @@ impl Session<'_> {
         let fit = relative(&both).map_err(|source| CalibrateError::Fit { what: name.to_owned(), source })?;
         let (latency, bandwidth) =
             (SimTime::from_secs_f64(fit.constants[0]), BytesPerSec(1.0 / fit.constants[1]));
-        self.report(
-            format!("{name}, both ways"),
-            format!("{latency} + bytes / {bandwidth}"),
-            &fit,
-            both.len(),
-        );
+        self.report(format!("{name}, both ways"), format!("{latency} + bytes / {bandwidth}"), &fit, &both);
         let one = by_way.pop().unwrap_or_default();
         if let Ok(alone) = relative(&one) {
             let constants = format!(
@@ -44,7 +39,7 @@ impl Session<'_> {
                 SimTime::from_secs_f64(alone.constants[0]),
                 BytesPerSec(1.0 / alone.constants[1])
             );
-            self.report(format!("{name}, one way"), constants, &alone, one.len());
+            self.report(format!("{name}, one way"), constants, &alone, &one);
         }
         let fabric = &mut self.cluster.fabric;
         let (kept, of) = match transport {
@@ -68,7 +63,12 @@ impl Session<'_> {
         let tokens = (bytes / Tensor::KeyValue.bytes(&shape, 1, 1).0).max(1);
         let plan = probes::message(shape, tokens, ways, transport).ok_or(CalibrateError::Sizes("message"))?;
         let sent = Tensor::KeyValue.bytes(&shape, tokens, 1);
-        self.sample(vec![1.0, sent.0 as f64], &plan, slowest_message)
+        self.sample(
+            format!("{} {} bytes", plan.name, sent.0),
+            vec![1.0, sent.0 as f64],
+            &plan,
+            slowest_message,
+        )
     }
 }
 

@@ -74,7 +74,7 @@ impl Machine for GpuMachine {
         Sizes {
             heads: 16,
             grouped_kv_heads: 4,
-            calls: ki(&[2, 4, 8, 16, 32]),
+            calls: ki(&[1, 2, 4, 8, 16, 32]),
             messages: ki(&[64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]),
             sequences: ki(&[16, 64, 128]),
             repeats: 5,

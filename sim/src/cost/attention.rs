@@ -4,7 +4,8 @@
 //! takes `prologue + epilogue + carries * carry + (full + partial * partial_cost) * t`,
 //! where `t = tile_q * tile_kv * flops_per_pair / (rate / SMs)` is the time of a full tile on one SM. Items go to the
 //! SMs longest first, so that the last wave holds the lightest ones; a call takes
-//! `(sum of items + idle slots of the last wave * lightest item) / SMs`, and never less than its heaviest item. Equal
+//! `(sum of items + idle slots of the last wave * lightest item) / SMs`, and never less than its heaviest item, and a
+//! constant that every call has. Equal
 //! items in whole waves make this exact.
 
 use super::whole_picoseconds;
@@ -23,6 +24,8 @@ pub struct Kernel {
     /// Prologue and epilogue of an item.
     fixed: f64,
     carry: f64,
+    /// Of a call of any size.
+    around: f64,
     items: Items,
     persistent: bool,
 }
@@ -54,6 +57,8 @@ pub struct Call {
     pub lightest: f64,
     /// The item with most tiles.
     pub heaviest: f64,
+    /// Time before the first item and after the last, on the clock and not on an SM.
+    pub around: f64,
 }
 
 impl Kernel {
@@ -68,6 +73,7 @@ impl Kernel {
             partial_tile: full_tile * row.partial_tile_cost,
             fixed: (row.prologue + row.epilogue).0 as f64,
             carry: row.carry.0 as f64,
+            around: row.call.0 as f64,
             items: row.items,
             persistent: row.grid == Grid::Persistent,
         }
@@ -99,6 +105,7 @@ impl Kernel {
             total: total * heads.separate as f64,
             lightest: fixed + tiles(profile.lightest) * shared,
             heaviest: fixed + tiles(profile.heaviest) * shared,
+            around: self.around,
         }
     }
 }
@@ -112,7 +119,7 @@ impl Call {
         let sms = u64::from(sms.max(1));
         let idle = self.items.next_multiple_of(sms) - self.items;
         let spread = (self.total + idle as f64 * self.lightest) / sms as f64;
-        whole_picoseconds(spread.max(self.heaviest))
+        whole_picoseconds(spread.max(self.heaviest) + self.around)
     }
 }
 
@@ -161,6 +168,7 @@ mod tests {
             partial_tile_cost: 1.5,
             prologue: SimTime(700),
             epilogue: SimTime(300),
+            call: SimTime::ZERO,
             carry: SimTime::ZERO,
             items: Items::QueryTiles,
             grid: Grid::Persistent,
@@ -214,6 +222,17 @@ mod tests {
         (ideal.prologue, ideal.epilogue, ideal.partial_tile_cost) = (SimTime::ZERO, SimTime::ZERO, 1.0);
         let call = Kernel::new(&ideal, 1).call(&causal(100, 1), Heads::separate(3), 0);
         assert_eq!(call.time(1), SimTime(3 * 1000 * 100 * 101 / 2));
+    }
+
+    #[test]
+    fn every_call_has_its_constant_once() {
+        let with = KernelRow { call: SimTime(5000), ..row(64, 64, 8) };
+        let (profile, heads) = (causal(20, 64), Heads::separate(6));
+        let time = |row: &KernelRow, carries| Kernel::new(row, 8).call(&profile, heads, carries).time(8).0;
+        assert_eq!(time(&with, 0), time(&row(64, 64, 8), 0) + 5000);
+        // 120 items in 15 whole waves, each with two carries of 400 ps more.
+        let carrying = KernelRow { carry: SimTime(400), ..with.clone() };
+        assert_eq!(time(&carrying, 2), time(&with, 0) + 15 * 2 * 400);
     }
 
     #[test]

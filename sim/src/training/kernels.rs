@@ -113,6 +113,7 @@ impl KernelFamily {
             partial_tile_cost,
             prologue: half,
             epilogue: half,
+            call: SimTime::ZERO,
             carry: SimTime::ZERO,
             items: Items::QueryTiles,
             grid: if persistent { Grid::Persistent } else { Grid::PerItem },

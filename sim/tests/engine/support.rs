@@ -39,6 +39,7 @@ pub fn ideal(gpus: u32) -> Cluster {
         partial_tile_cost: 1.0,
         prologue: SimTime::ZERO,
         epilogue: SimTime::ZERO,
+        call: SimTime::ZERO,
         carry: SimTime::ZERO,
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::Persistent,

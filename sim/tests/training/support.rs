@@ -39,6 +39,7 @@ pub fn cluster(nodes: u32) -> Cluster {
         partial_tile_cost: 1.0,
         prologue: zero,
         epilogue: zero,
+        call: SimTime::ZERO,
         carry: SimTime::ZERO,
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::PerItem,

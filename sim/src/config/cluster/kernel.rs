@@ -7,7 +7,7 @@ use crate::units::{Bytes, FlopsPerSec, SimTime};
 
 /// What one attention kernel reaches.
 ///
-/// A work item ([`Items`]) runs on one SM. It takes `prologue + epilogue` and, for each tile that is
+/// A call takes `call` and the time of its work items. A work item ([`Items`]) runs on one SM and takes `prologue + epilogue` and, for each tile that is
 /// not skipped, the time of a full tile at `rate / sms`, times `partial_tile_cost` when the mask cuts through the
 /// tile. A tile that merely reaches past the end of the sequence costs as much as a full one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +32,9 @@ pub struct KernelRow {
     pub prologue: SimTime,
     /// Time of a work item after its last tile.
     pub epilogue: SimTime,
+    /// Time of a call before its first item and after its last, whatever its size.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub call: SimTime,
     /// What reading a state that an earlier call left adds to a work item, and what leaving one for the next adds.
     #[serde(skip_serializing_if = "is_zero")]
     pub carry: SimTime,
