@@ -152,3 +152,19 @@ fn set_ups_that_cannot_run_are_refused() {
     let shared = Options { devices: Devices::List(vec![0, 0]), ..quick() };
     assert!(matches!(cuda::run(&two, &inputs, &shared), Err(CudaError::SharedGpu { gpu: 0 })));
 }
+
+/// Where there is no driver or no NCCL, the errors say what to install, and nothing panics.
+#[test]
+fn missing_libraries_are_errors_with_a_hint() {
+    let problem = problem(768, Pattern::Causal);
+    let inputs = Inputs::random(1, &problem).unwrap();
+    let plan = plan(Schedule::Ring, &problem, 2, &options());
+    if let Err(error) = cuda::gpu_count() {
+        assert!(error.to_string().contains("install the NVIDIA driver"), "{error}");
+        let error = cuda::run(&plan, &inputs, &quick()).unwrap_err();
+        assert!(error.to_string().contains("install the NVIDIA driver"), "{error}");
+    }
+    if !cuda::has_nccl() {
+        assert!(matches!(cuda::unique_id(), Err(CudaError::NoNccl)));
+    }
+}

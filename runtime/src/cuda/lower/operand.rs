@@ -107,3 +107,27 @@ impl Site<'_> {
         Ok(rows)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringlab_sim::plan::Heads;
+
+    #[test]
+    fn a_copy_is_forgotten_once_one_of_its_buffers_changes_and_its_memory_used_again() {
+        let region = Arc::new(Region { tokens: vec![0, 1], heads: Heads { first: 0, count: 1 } });
+        let rows = Rows { at: 4096, number: 2, width: 64, scalar: false, batch: 1, tokens: 2, heads: 1 };
+        let kept = |first: u16| Kept {
+            bufs: Bufs { first: Buf(first), count: 2 },
+            part: Part::Query,
+            region: Arc::clone(&region),
+            rows,
+        };
+        let mut packed = Packed { bytes: 0, kept: vec![kept(1), kept(3)], free: Vec::new() };
+        packed.forget(Buf(5));
+        assert_eq!((packed.kept.len(), packed.free.len()), (2, 0));
+        packed.forget(Buf(2));
+        assert_eq!(packed.kept[0].bufs.first, Buf(3));
+        assert_eq!(packed.free, [(4096, 2 * 64 * 2)]);
+    }
+}
