@@ -56,7 +56,7 @@ pub fn interval<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::cluster::{Calibration, Uncertainty};
+    use crate::config::cluster::{Calibration, Dtype, Pass, Uncertainty};
 
     fn cluster(spreads: &[(&str, f64, f64)]) -> Cluster {
         let mut cluster = Cluster::parse("test", &crate::config::cluster::test_text("")).unwrap();
@@ -77,8 +77,8 @@ mod tests {
     }
 
     /// Time of a call of 10^15 FLOPs and a copy of 39.17 GB after it.
-    fn serial(cluster: &Cluster) -> Result<SimTime, ()> {
-        let row = cluster.kernels.iter().find(|k| k.title() == "forward bf16 128").unwrap();
+    fn serial(cluster: &Cluster) -> Result<SimTime, String> {
+        let row = cluster.kernel(128, Dtype::Bf16, Pass::Forward).map_err(|e| e.to_string())?;
         let copy = 39.17e9 / cluster.fabric.copy.bandwidth.0;
         Ok(SimTime::from_secs_f64(1e15 / row.rate.0 + copy))
     }

@@ -54,7 +54,7 @@ impl Session<'_> {
             }
         }
         let fit = relative(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
-        self.keep(kernel, what, &fit, &samples, date);
+        self.keep(kernel, &what, &fit, &samples, date);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Session<'_> {
         factors
     }
 
-    fn keep(&mut self, kernel: &MachineKernel, what: String, fit: &Fit, samples: &[Sample], date: &str) {
+    fn keep(&mut self, kernel: &MachineKernel, what: &str, fit: &Fit, samples: &[Sample], date: &str) {
         let seconds = |i: usize| fit.constants.get(i).copied().unwrap_or(0.0);
         let time = |i: usize| SimTime::from_secs_f64(seconds(i));
         let full = seconds(FULL);

@@ -20,7 +20,7 @@ pub enum Ways {
 }
 
 fn builder(
-    name: String,
+    name: &str,
     pass: Pass,
     problem: &Problem,
     ranks: u32,
@@ -38,7 +38,7 @@ fn problem(shape: Shape, pattern: Pattern, tokens: u64) -> Problem {
 /// One attention call of `tokens` queries over as many keys on each of `ranks` ranks at the same time.
 pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u32) -> Option<Plan> {
     let problem = problem(shape, pattern, tokens * u64::from(ranks));
-    let mut b = builder(format!("call {pattern}"), pass, &problem, ranks, Transport::CopyEngine)?;
+    let mut b = builder(&format!("call {pattern}"), pass, &problem, ranks, Transport::CopyEngine)?;
     let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
     for rank in 0..ranks {
         match pass {
@@ -89,7 +89,7 @@ fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
 /// Full attention of `tokens` queries over the first `keys` of as many keys: many work items of few tiles.
 pub fn rectangle(shape: Shape, tokens: u64, keys: u64) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, tokens);
-    let mut b = builder("rectangle".into(), Pass::Forward, &problem, 1, Transport::CopyEngine)?;
+    let mut b = builder("rectangle", Pass::Forward, &problem, 1, Transport::CopyEngine)?;
     let part = |to| Slots { rank: 0, from: 0, to };
     let (q_block, kv_block) = (b.block(&[part(tokens)], false), b.block(&[part(keys)], true));
     let (q, kv) = (b.input(0, Tensor::Query, q_block).into(), b.input(0, Tensor::KeyValue, kv_block).into());
@@ -105,7 +105,7 @@ pub fn rectangle(shape: Shape, tokens: u64, keys: u64) -> Option<Plan> {
 /// up a carried state, all but the last leave one.
 pub fn carried(shape: Shape, tokens: u64, calls: u64) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, tokens);
-    let mut b = builder("carried state".into(), Pass::Forward, &problem, 1, Transport::CopyEngine)?;
+    let mut b = builder("carried state", Pass::Forward, &problem, 1, Transport::CopyEngine)?;
     let part = |i: u64| Slots { rank: 0, from: tokens * i / calls, to: tokens * (i + 1) / calls };
     let q_block = b.block(&[part(0)], false);
     let q = b.input(0, Tensor::Query, q_block);
@@ -124,7 +124,7 @@ pub fn carried(shape: Shape, tokens: u64, calls: u64) -> Option<Plan> {
 /// Keys and values of `tokens` tokens sent between the first two of `ranks` ranks.
 pub fn message(shape: Shape, tokens: u64, ways: Ways, transport: Transport) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, 2 * tokens);
-    let mut b = builder(format!("message {ways:?}").to_lowercase(), Pass::Forward, &problem, 2, transport)?;
+    let mut b = builder(&format!("message {ways:?}").to_lowercase(), Pass::Forward, &problem, 2, transport)?;
     let senders: &[u32] = if ways == Ways::One { &[0] } else { &[0, 1] };
     let group = b.group();
     for &from in senders {

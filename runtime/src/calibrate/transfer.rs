@@ -52,7 +52,9 @@ impl Session<'_> {
             both.len(),
             100.0 * fit.residual
         );
-        of.into_iter().for_each(|of| self.know(of, &fit, both.len()));
+        for of in of {
+            self.know(of, &fit, both.len());
+        }
         Ok(())
     }
 

@@ -114,7 +114,7 @@ impl Machine for GpuMachine {
             Launching::Virtual => Devices::Virtual(0),
             Launching::Stepwise | Launching::Fused => self.options.devices.clone(),
         };
-        let options = Options { mode, devices, repeats, ..self.options.clone() };
+        let options = Options { devices, mode, repeats, ..self.options.clone() };
         let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
         let makespans =
             if run.measured.unrecorded.is_empty() { run.measured.makespans } else { run.measured.unrecorded };

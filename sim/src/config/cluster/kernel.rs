@@ -57,6 +57,7 @@ pub enum Items {
     KeyTiles,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_default(items: &Items) -> bool {
     *items == Items::default()
 }
