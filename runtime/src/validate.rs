@@ -62,6 +62,8 @@ pub struct Compared {
     pub measured_s: f64,
     /// Their standard deviation over the median.
     pub spread: f64,
+    /// Their standard deviation, in seconds.
+    pub spread_s: f64,
     /// `predicted / measured - 1`.
     pub error: f64,
     /// Whether the measured makespan lies in the interval.
@@ -177,6 +179,7 @@ fn compared(
         predicted_high_s: bars.map(|b| b.high.as_secs_f64()),
         measured_s,
         spread,
+        spread_s: spread * measured_s,
         error: predicted_s / measured_s - 1.0,
         inside: bars.map(|b| b.contains(measured)),
         predicted_bubble_ratio: before.bubble_ratio,
@@ -257,6 +260,7 @@ mod tests {
             predicted_high_s: None,
             measured_s,
             spread: 0.0,
+            spread_s: 0.0,
             error: predicted_s / measured_s - 1.0,
             inside,
             predicted_bubble_ratio: 0.0,

@@ -13,7 +13,7 @@ use crate::grid::grid;
 use crate::output::{self, FORMAT_VERSION};
 
 /// One pass of one implementation at one point.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 struct Row {
     implementation: String,
     #[serde(default)]
@@ -58,10 +58,15 @@ fn whole() -> String {
     "whole".into()
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Report<'a> {
     version: u32,
     rates: &'a [Row],
+}
+
+/// JSON Schema of the result.
+pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
+    generator.into_root_schema_for::<Report<'static>>()
 }
 
 /// Times the kernels and writes a row a pass and point.

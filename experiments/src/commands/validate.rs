@@ -1,17 +1,21 @@
 //! `ringlab validate`: predicted against measured.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use ringlab_runtime::machine::Machine;
+use ringlab_runtime::machine::{Launching, Machine};
 use ringlab_runtime::validate::{self, Compared, Filter, Report};
+use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::units::SimTime;
 use serde::Serialize;
 
 use super::Outcome;
 use crate::args::{PassArg, ValidateArgs, schedules};
+use crate::charts::{self, Kind, Request, Table};
+use crate::figures::Picture;
 use crate::grid::grid;
 use crate::output::FORMAT_VERSION;
 use crate::{interrupt, measured, output, presets};
@@ -27,7 +31,7 @@ struct Json<'a> {
 
 /// Predicts, runs and compares every point of the matrix.
 pub fn run(args: &ValidateArgs) -> Result<Outcome> {
-    args.plot.as_deref().map(crate::figures::Picture::of).transpose()?;
+    args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.plot])?;
     for (name, bound) in [("--max-mape", args.max_mape), ("--max-error", args.max_error)] {
         if bound.is_some_and(|b| !b.is_finite() || b < 0.0) {
@@ -56,7 +60,11 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     bar.finish_and_clear();
     let machine = format!("{} x {} ({})", identity.devices, identity.device, identity.versions);
     let json = Json { version: FORMAT_VERSION, cluster: &cluster.name, machine, report: &report };
-    output::emit(&args.out, || table(&json), &json, &rows(&report))?;
+    let rows: Vec<Row> = report.points.iter().map(Row::from).collect();
+    output::emit(&args.out, || table(&json), &json, &rows)?;
+    if let Some(path) = args.plot.as_deref().filter(|_| !rows.is_empty()) {
+        draw(path, &json)?;
+    }
     let above = |bound: Option<f64>, value: f64| bound.is_some_and(|b| 100.0 * value > b);
     let failed = above(args.max_mape, report.mape) || above(args.max_error, report.max_error);
     Ok(if stop.is_set() {
@@ -117,41 +125,69 @@ fn bar(points: u64) -> ProgressBar {
 
 /// One line of the CSV.
 #[derive(Serialize)]
-struct Row<'a> {
-    point: String,
+struct Row {
+    schedule: String,
+    pass: String,
+    cp: u32,
+    seq_len: u64,
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    dtype: String,
+    transport: Transport,
+    launching: Launching,
     predicted_s: f64,
     predicted_low_s: Option<f64>,
     predicted_high_s: Option<f64>,
     measured_s: f64,
-    spread: f64,
+    spread_s: f64,
     error: f64,
+    inside: Option<bool>,
     predicted_bubble_ratio: f64,
     measured_bubble_ratio: f64,
     predicted_exposed_s: f64,
     measured_exposed_s: f64,
     median_step_error: f64,
     worst_step_error: f64,
-    inside: &'a Option<bool>,
 }
 
-fn rows(report: &Report) -> Vec<Row<'_>> {
-    let row = |p: &'_ Compared| Row {
-        point: p.point.to_string(),
-        predicted_s: p.predicted_s,
-        predicted_low_s: p.predicted_low_s,
-        predicted_high_s: p.predicted_high_s,
-        measured_s: p.measured_s,
-        spread: p.spread,
-        error: p.error,
-        predicted_bubble_ratio: p.predicted_bubble_ratio,
-        measured_bubble_ratio: p.measured_bubble_ratio,
-        predicted_exposed_s: p.predicted_exposed_s,
-        measured_exposed_s: p.measured_exposed_s,
-        median_step_error: p.median_step_error,
-        worst_step_error: p.worst_step_error,
-        inside: &None,
-    };
-    report.points.iter().map(|p| Row { inside: &p.inside, ..row(p) }).collect()
+impl From<&Compared> for Row {
+    fn from(p: &Compared) -> Self {
+        let (point, shape) = (&p.point, &p.point.shape);
+        Self {
+            schedule: point.schedule.to_string(),
+            pass: point.pass.to_string(),
+            cp: point.cp,
+            seq_len: point.seq_len,
+            heads: shape.heads,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            dtype: shape.dtype.to_string(),
+            transport: point.transport,
+            launching: point.launching,
+            predicted_s: p.predicted_s,
+            predicted_low_s: p.predicted_low_s,
+            predicted_high_s: p.predicted_high_s,
+            measured_s: p.measured_s,
+            spread_s: p.spread_s,
+            error: p.error,
+            inside: p.inside,
+            predicted_bubble_ratio: p.predicted_bubble_ratio,
+            measured_bubble_ratio: p.measured_bubble_ratio,
+            predicted_exposed_s: p.predicted_exposed_s,
+            measured_exposed_s: p.measured_exposed_s,
+            median_step_error: p.median_step_error,
+            worst_step_error: p.worst_step_error,
+        }
+    }
+}
+
+/// Draws predicted over measured, as `ringlab plot validate` does from the file.
+fn draw(path: &Path, json: &Json<'_>) -> Result<()> {
+    let table = Table::parse("the validation", &serde_json::to_string(json)?)?;
+    let title = Some(format!("{}: predicted over measured", json.machine));
+    let drawn = charts::draw(&table, &Request { title, ..Request::of(Kind::Validate) })?;
+    output::write_file(path, &drawn.bytes(Picture::of(path)?)?)
 }
 
 fn table(json: &Json<'_>) -> String {
