@@ -70,9 +70,12 @@ pub struct Space {
 }
 
 /// Whether a ring of ranks that share tokens can run `schedule`: those that divide heads are the grid's Ulysses and
-/// tensor degrees.
+/// tensor degrees; whole score rows are no tiled kernel's.
 pub fn rings(schedule: Schedule) -> bool {
-    !matches!(schedule, Schedule::Ulysses | Schedule::MegatronSp | Schedule::Usp { .. })
+    !matches!(
+        schedule,
+        Schedule::Ulysses | Schedule::MegatronSp | Schedule::Usp { .. } | Schedule::RingSelfAttention
+    )
 }
 
 impl Default for Space {

@@ -40,7 +40,7 @@ fn everything(job: &Job) -> Vec<(Training, Prediction)> {
 
 fn options(job: &Job, grid: Grid) -> Vec<(Training, Prediction)> {
     let mut all = Vec::new();
-    let heads = [Schedule::Ulysses, Schedule::MegatronSp];
+    let heads = [Schedule::Ulysses, Schedule::MegatronSp, Schedule::RingSelfAttention];
     let rings = ALL.into_iter().filter(|s| !heads.contains(s) && !matches!(s, Schedule::Usp { .. }));
     // A window of a whole node or ring is the zigzag ring again, so double rings are as the nodes make them.
     let window = u64::from(job.cluster.gpus_per_node) / (grid.tp * grid.ulysses);
