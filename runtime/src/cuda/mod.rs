@@ -2,8 +2,8 @@
 //!
 //! The semantics are those of [`crate::cpu`]: the same buffers, the same operations, the same results in global token
 //! order. Everything is prepared before the timed runs; in them the host only posts work. A plan is lowered in three steps:
-//! [`folds`] says which operations become one launch, [`lower`] turns each operation into commands, and [`lanes`] adds who
-//! waits for whom. [`passes`] runs the result on whatever implements [`device::Gpu`].
+//! `folds` says which operations become one launch, `lower` turns each operation into commands, and `lanes` adds who
+//! waits for whom. `passes` runs the result on whatever implements `device::Gpu`.
 
 mod bodies;
 mod clock;
