@@ -25,6 +25,8 @@ pub struct Options {
     pub repeats: u32,
     /// Whether to time every operation. Without, only makespans are measured and the timeline has no spans.
     pub record_events: bool,
+    /// Whether to bring the results back; without, they are empty, and only the times count.
+    pub collect: bool,
     /// How long the host waits for one run.
     pub timeout: Duration,
     /// Whether the backward adds to dq in a fixed order, so that equal inputs give equal bits.
@@ -44,6 +46,7 @@ impl Default for Options {
             warmup: 2,
             repeats: 5,
             record_events: true,
+            collect: true,
             timeout: Duration::from_secs(60),
             deterministic: false,
             kernels: None,

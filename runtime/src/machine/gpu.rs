@@ -18,11 +18,12 @@ use crate::inputs::Inputs;
 const CHAIN: (u64, u64) = (2048, 16);
 
 /// All GPUs of this node.
-#[derive(Debug)]
 pub struct GpuMachine {
     identity: Identity,
     kernels: Vec<MachineKernel>,
     options: Options,
+    /// Open as long as the machine is, so that no plan pays for a new context.
+    _device: Device,
     /// The last inputs that were made: plans of one size share them.
     inputs: Option<(String, Inputs)>,
 }
@@ -39,7 +40,8 @@ impl GpuMachine {
             format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
         let identity = Identity { device: device.name()?, devices, versions };
         let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
-        Ok(Self { identity, kernels, options, inputs: None })
+        let options = Options { collect: false, ..options };
+        Ok(Self { identity, kernels, options, _device: device, inputs: None })
     }
 }
 
