@@ -29,7 +29,7 @@ impl Backend {
 /// How the attention calls of one state are launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum ModeArg {
-    /// Fused where the plan allows it.
+    /// One launch a call: fused launches were no faster where both were measured.
     Auto,
     /// One launch a call.
     Stepwise,

@@ -17,7 +17,7 @@ pub(super) struct Choice {
     pub notes: Vec<String>,
 }
 
-/// Fused where that is wanted and allowed; [`Mode::Auto`] falls back to stepwise and says why.
+/// Fused where that is wanted and can be.
 pub(super) fn choose(plan: &Plan, wanted: Mode, is_virtual: bool) -> Result<Choice, CudaError> {
     let stepwise = |notes| {
         let folds: Vec<Folds> = plan.programs.iter().map(Folds::of).collect();
@@ -26,18 +26,16 @@ pub(super) fn choose(plan: &Plan, wanted: Mode, is_virtual: bool) -> Result<Choi
     };
     let because = |reason: &str| stepwise(vec![format!("attention is launched step by step: {reason}")]);
     match wanted {
-        Mode::Stepwise => return stepwise(Vec::new()),
+        Mode::Auto | Mode::Stepwise => return stepwise(Vec::new()),
         _ if plan.pass == Pass::Backward => return because("only a forward can be fused"),
         _ if is_virtual => return because("virtual ranks take turns"),
         _ => {}
     }
     match fused(plan) {
         Ok((folds, order)) if folds.iter().any(|f| !f.followers.is_empty()) => {
-            let mode = if wanted == Mode::Auto { Mode::FusedSegments } else { wanted };
-            Ok(Choice { folds, order, mode, notes: Vec::new() })
+            Ok(Choice { folds, order, mode: wanted, notes: Vec::new() })
         }
         Ok(_) => stepwise(Vec::new()),
-        Err((_, reason)) if wanted == Mode::Auto => because(reason),
         Err((rank, reason)) => Err(CudaError::NotFusable { rank, reason }),
     }
 }

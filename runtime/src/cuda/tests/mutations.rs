@@ -153,7 +153,7 @@ fn of_gradients_that_leave_in_parts() {
 fn of_fused_launches() {
     let prefetch = schedule::Options { prefetch: 2, ..plan_options() };
     for copies in [Copies::Push, Copies::Pull] {
-        check(Schedule::Zigzag, prefetch, &Options { mode: Mode::Auto, copies, ..quick() });
+        check(Schedule::Zigzag, prefetch, &Options { mode: Mode::FusedSegments, copies, ..quick() });
     }
 }
 
