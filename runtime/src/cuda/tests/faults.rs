@@ -91,7 +91,6 @@ fn buffers_that_are_used_again_are_not_fused() {
     assert!(error.to_string().contains("prefetch of P - 1"), "{error}");
     let run = run_with(Schedule::Zigzag, &forward(), &quick(), Trouble::default()).unwrap();
     assert_eq!(run.measured.mode, Mode::Stepwise);
-    assert!(run.measured.notes.iter().any(|n| n.contains("step by step")), "{:?}", run.measured.notes);
     let room = schedule::Options { prefetch: 3, ..forward() };
     let run = run_with(Schedule::Zigzag, &room, &fused, Trouble::default()).unwrap();
     assert_eq!(run.measured.mode, Mode::FusedSegments);
