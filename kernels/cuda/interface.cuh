@@ -70,21 +70,24 @@ struct BackwardArgs {
     const int* order;                // key tiles, longest first
     int batch, q_len, heads, kv_heads;
     float scale;
-    // fp32 accumulators, added to: dq [batch][q_len][heads][D], dk, dv [batch][kv_len][kv_heads][D].
+    // fp32 accumulators: dq [batch][q_len][heads][D], dk, dv [batch][kv_len][kv_heads][D]. Added to; with start_dkv, dk
+    // and dv are written instead, whatever they held.
     float* dq; Strides dq_stride; float* dk; float* dv; Strides dkv_stride;
     int deterministic;               // 1: dq contributions are added in key-tile order
+    int start_dkv;
     int* dq_turn;                    // [batch][heads][q tiles], zeroed: whose turn it is in deterministic mode
     int* work_counter;               // zeroed before launch
     int* error; u64 spin_limit;      // as in ForwardArgs
     const void* dq_map;              // CUtensorMap of dq, fp32, in device memory (Hopper path)
 };
 
-// delta[batch][heads][q_len] = rowsum(o * do).
+// delta[batch][heads][q_len] = rowsum(o * do); dq, shaped like o, is zeroed unless it is null.
 struct PreprocessArgs {
     const void* o; Strides o_stride;
     const void* d_o; Strides do_stride;
     float* delta;
     int batch, q_len, heads;
+    float* dq; Strides dq_stride;
 };
 
 // to = from * scale, fp32 to the 16-bit type; [batch][tokens][heads][D].

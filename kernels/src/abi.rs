@@ -120,6 +120,7 @@ pub struct BackwardArgs {
     pub dv: u64,
     pub dkv_stride: Strides,
     pub deterministic: i32,
+    pub start_dkv: i32,
     pub dq_turn: u64,
     pub work_counter: u64,
     pub error: u64,
@@ -140,6 +141,8 @@ pub struct PreprocessArgs {
     pub batch: i32,
     pub q_len: i32,
     pub heads: i32,
+    pub dq: u64,
+    pub dq_stride: Strides,
 }
 
 /// What the kernel that rounds fp32 accumulators is launched with.

@@ -292,7 +292,8 @@ pub struct ForwardSpec<'a> {
     pub output: Option<Finished>,
 }
 
-/// One attention backward of some queries over one key segment; gradients are added to fp32 accumulators.
+/// One attention backward of some queries over one key segment; gradients go to fp32 accumulators, added unless a
+/// launch starts them.
 #[derive(Debug, Clone)]
 pub struct BackwardSpec<'a> {
     /// Shared sizes.
@@ -317,6 +318,9 @@ pub struct BackwardSpec<'a> {
     pub dk: Tensor,
     /// Device address of the fp32 `dv`, strided like `dk`.
     pub dv: u64,
+    /// Write `dk` and `dv` instead of adding to them: for the first launch that reaches these keys, whose accumulators
+    /// then need no zeros. Keys that no query sees get zeros.
+    pub start_dkv: bool,
     /// Add the contributions to `dq` in the order of the key tiles, so that equal inputs give equal bits.
     pub deterministic: bool,
 }

@@ -1,26 +1,38 @@
-// Adding to the fp32 gradients in global memory.
+// The fp32 gradients in global memory.
 #pragma once
 
 #include "bwd_score.cuh"
 
 namespace bwd {
 
-DEVICE void reduce_add(float* to, float x, float y) {
-    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+// Four consecutive floats, written (`Start`) or added.
+template <bool Start> DEVICE void put(float* to, float a, float b, float c, float d) {
+    if (Start)
+        asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+    else
+        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
+                     "f"(d) : "memory");
 }
 
-// Adds scale * x, an accumulator of `Columns` columns, to the rows row and row + 8 that lie below `rows`.
-template <int Columns>
-DEVICE void add_rows(float* base, i64 stride, const float (&x)[Columns / 2], int row, int rows, int column,
+// Writes or adds scale * x, an accumulator of `Columns` columns, to the rows row and row + 8 that lie below `rows`.
+// Neighbouring lanes exchange a pair, so that each has four columns of one of two blocks of eight.
+template <bool Start, int Columns>
+DEVICE void put_rows(float* base, i64 stride, const float (&x)[Columns / 2], int row, int rows, const Lane& lane,
                      float scale) {
+    const bool odd = lane.lane & 1;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int at = row + 8 * half;
-        if (at >= rows) continue;
-        float* to = base + at * stride + column;
+        float* to = base + at * stride + lane.column() + (odd ? 6 : 0);
 #pragma unroll
-        for (int j = 0; j < Columns / 8; ++j)
-            reduce_add(to + 8 * j, x[4 * j + 2 * half] * scale, x[4 * j + 2 * half + 1] * scale);
+        for (int j = 0; j < Columns / 8; j += 2) {
+            const float *even = x + 4 * j + 2 * half, *next = even + 4;
+            const float a = __shfl_xor_sync(~0u, odd ? even[0] : next[0], 1);
+            const float b = __shfl_xor_sync(~0u, odd ? even[1] : next[1], 1);
+            if (at >= rows) continue;
+            put<Start>(to + 8 * j, (odd ? a : even[0]) * scale, (odd ? b : even[1]) * scale, (odd ? next[0] : a) * scale,
+                       (odd ? next[1] : b) * scale);
+        }
     }
 }
 

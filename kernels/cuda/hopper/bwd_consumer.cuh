@@ -58,12 +58,26 @@ template <int D> struct Consumer {
         Gradient dk, dv;
 #pragma unroll
         for (int i = 0; i < T::gradient_registers; ++i) dk[i] = dv[i] = 0.0f;
-        accumulate(item, dk, dv);
-        const Segment& segment = args.segments[0];
+        if (item.count() > 0) accumulate(item, dk, dv);
+        else pass_keys();
         const i64 at = item.batch * args.dkv_stride.batch + item.kv_head * args.dkv_stride.head;
         const int row = item.tile * T::kv + lane.group * 64 + lane.row();
-        add_rows<D>(args.dv + at, args.dkv_stride.token, dv, row, segment.len, lane.column(), 1.0f / p_factor(args));
-        add_rows<D>(args.dk + at, args.dkv_stride.token, dk, row, segment.len, lane.column(), ds_factor(args));
+        if (args.start_dkv) put_gradients<true>(at, row, dk, dv);
+        else put_gradients<false>(at, row, dk, dv);
+    }
+
+    // An item without query tiles, whose gradients are to be zero.
+    DEVICE void pass_keys() const {
+        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.odd());
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.odd());
+        arrive(shared.kv_empty);
+    }
+
+    template <bool Start> DEVICE void put_gradients(i64 at, int row, const Gradient& dk, const Gradient& dv) const {
+        const i64 stride = args.dkv_stride.token;
+        const int rows = args.segments[0].len;
+        put_rows<Start, D>(args.dv + at, stride, dv, row, rows, lane, 1.0f / p_factor(args));
+        put_rows<Start, D>(args.dk + at, stride, dk, row, rows, lane, ds_factor(args));
     }
 
     // Sums dK and dV over the query tiles of the item and hands dQ of each to the writer.

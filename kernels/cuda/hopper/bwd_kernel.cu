@@ -7,7 +7,7 @@
 // whatever their ranges say.
 // Tensor maps: 4-D {D, heads, tokens, batch} of the 16-bit type, 128-byte swizzle, box {64, 1, rows, 1} with rows =
 // the queries of a tile for q_map and do_map and 128 for k_map and v_map, zero fill out of range. dq_map: the same
-// order of dimensions in fp32, box {32, 1, 64, 1}. dq rows start on 16 bytes, dk and dv rows on 8.
+// order of dimensions in fp32, box {32, 1, 64, 1}. Rows of dq, dk and dv start on 16 bytes.
 // Structure after FlashAttention-3 (Shah et al., arXiv 2407.08608).
 #include "bwd_consumer.cuh"
 #include "bwd_producer.cuh"

@@ -44,7 +44,7 @@ template <int D> struct Loader {
             Item& item = shared.items[slots.stage()];
             ptx::mbarrier_wait(ptx::shared_address(&pipe.empty), slots.parity() ^ 1);
             do shared.schedule.decode(item, args, atomicAdd(args.work_counter, 1));
-            while (item.tile >= 0 && item.count() <= 0);
+            while (item.tile >= 0 && item.count() <= 0 && !args.start_dkv);
             ptx::mbarrier_arrive(ptx::shared_address(&pipe.full));
             slots.advance();
             if (item.tile < 0) return;
@@ -56,6 +56,11 @@ template <int D> struct Loader {
         // K and V are used once an item, as the slots, which have gone on.
         ptx::mbarrier_wait(ptx::shared_address(&shared.kv_empty), slots.odd());
         const u32 k_full = ptx::shared_address(&shared.k_full), v_full = ptx::shared_address(&shared.v_full);
+        if (item.count() <= 0) {  // nothing to multiply, but its phase of every barrier passes
+            ptx::mbarrier_arrive(k_full);
+            ptx::mbarrier_arrive(v_full);
+            return;
+        }
         load_keys(shared.k, segment.k_map, k_full, item);
         bool first = true;
         for (int head = item.head; head < item.head + item.heads; ++head) {

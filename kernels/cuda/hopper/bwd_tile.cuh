@@ -65,8 +65,9 @@ struct Item {
     }
 };
 
-// How the launch cuts its work: an item covers all query heads of a key head where there are items enough or the order
-// of the sums matters, else one query head. Items of `together` heads share the L2 cache and run side by side.
+// How the launch cuts its work: an item covers all query heads of a key head where there are items enough, the order of
+// the sums matters or dK and dV are written, else one query head. Items of `together` heads share the L2 cache and run
+// side by side.
 struct Schedule {
     u32 tiles, heads_per_item, units_per_batch, units_per_kv_head, units, together;
     float log2_factor;                         // of P
@@ -76,11 +77,11 @@ struct Schedule {
         const u32 group = args.heads / args.kv_heads;
         s.tiles = (args.segments[0].len + Tile<D>::kv - 1) / Tile<D>::kv;
         const bool enough = s.tiles * args.kv_heads * args.batch >= 4 * gridDim.x;
-        s.heads_per_item = args.deterministic || enough ? group : 1;
+        s.heads_per_item = args.deterministic || args.start_dkv || enough ? group : 1;
         s.units_per_batch = args.heads / s.heads_per_item;
         s.units_per_kv_head = group / s.heads_per_item;
         s.units = s.units_per_batch * args.batch;
-        const i64 l2_budget = 32 << 20, bytes = i64{8} * D * args.q_len * s.heads_per_item;  // Q, dO, fp32 dQ
+        const i64 l2_budget = 16 << 20, bytes = i64{8} * D * args.q_len * s.heads_per_item;  // Q, dO, fp32 dQ
         s.together = static_cast<u32>(max(i64{1}, min(i64{s.units}, l2_budget / max(bytes, i64{1}))));
         s.log2_factor = log2f(p_factor(args));
         return s;

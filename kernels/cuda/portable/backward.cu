@@ -116,7 +116,13 @@ struct Backward {
             at = at.next(range);
             if (at.done()) break;
         }
-        add_key_gradients();
+        put_key_gradients();
+    }
+
+    DEVICE void run_without_queries() {
+        clear(dk);
+        clear(dv);
+        put_key_gradients();
     }
 
     // P and dS of one query tile, rounded, to shared memory.
@@ -279,7 +285,7 @@ struct Backward {
         if (threadIdx.x == 0) asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(kv_tile + 1) : "memory");
     }
 
-    DEVICE void add_key_gradients() const {
+    DEVICE void put_key_gradients() const {
         const i64 offset = batch() * args.dkv_stride.batch + blockIdx.y * args.dkv_stride.head + KeyGrad::column() + lane() % 4 * 2;
 #pragma unroll
         for (int m = 0; m < KeyGrad::MT; ++m)
@@ -290,15 +296,16 @@ struct Backward {
                 const i64 at = offset + slot * args.dkv_stride.token;
 #pragma unroll
                 for (int n = 0; n < KeyGrad::NT; ++n) {
-                    add(args.dk + at + 8 * n, dk[m][n][2 * h] * args.scale, dk[m][n][2 * h + 1] * args.scale);
-                    add(args.dv + at + 8 * n, dv[m][n][2 * h], dv[m][n][2 * h + 1]);
+                    put(args.dk + at + 8 * n, dk[m][n][2 * h] * args.scale, dk[m][n][2 * h + 1] * args.scale);
+                    put(args.dv + at + 8 * n, dv[m][n][2 * h], dv[m][n][2 * h + 1]);
                 }
             }
     }
     // No other CTA writes these keys.
-    static DEVICE void add(float* to, float x, float y) {
+    DEVICE void put(float* to, float x, float y) const {
         float2& pair = *reinterpret_cast<float2*>(to);
-        pair = make_float2(pair.x + x, pair.y + y);
+        const float2 before = args.start_dkv ? float2{} : pair;
+        pair = make_float2(before.x + x, before.y + y);
     }
 };
 
@@ -309,7 +316,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1) portable_backward(const
     const int kv_tile = args.order[blockIdx.x];
     const QueryTileRange& range = args.q_ranges[kv_tile];
     const Segment& segment = args.segments[0];
-    if (range.first >= range.last || !await_segment(segment, 0, args.error, args.spin_limit)) return;
+    const bool empty = range.first >= range.last;
+    if (empty && !args.start_dkv) return;
+    if (!empty && !await_segment(segment, 0, args.error, args.spin_limit)) return;
     Backward backward{args, segment, range, kv_tile, static_cast<u32>(__cvta_generic_to_shared(shared))};
-    backward.run();
+    if (empty) backward.run_without_queries();
+    else backward.run();
 }

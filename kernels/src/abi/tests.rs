@@ -73,10 +73,10 @@ fn structs_match_the_header() {
         }
         BackwardArgs = "BackwardArgs" {
             q, q_stride, q_map, d_o, do_stride, do_map, lse, delta, q_lo, q_hi, segments, segment_count, q_ranges,
-            order, batch, q_len, heads, kv_heads, scale, dq, dq_stride, dk, dv, dkv_stride, deterministic, dq_turn,
-            work_counter, error, spin_limit, dq_map
+            order, batch, q_len, heads, kv_heads, scale, dq, dq_stride, dk, dv, dkv_stride, deterministic, start_dkv,
+            dq_turn, work_counter, error, spin_limit, dq_map
         }
-        PreprocessArgs = "PreprocessArgs" { o, o_stride, d_o, do_stride, delta, batch, q_len, heads }
+        PreprocessArgs = "PreprocessArgs" { o, o_stride, d_o, do_stride, delta, batch, q_len, heads, dq, dq_stride }
         ConvertArgs = "ConvertArgs" { from, from_stride, to, to_stride, batch, tokens, heads, scale }
         AddArgs = "AddArgs" { to, from, to_pitch, from_pitch, rows, columns, aligned }
         StateArgs = "State" { o, o_stride, m, l }

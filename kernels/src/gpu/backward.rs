@@ -111,6 +111,7 @@ fn arguments(spec: &BackwardSpec<'_>) -> BackwardArgs {
         dv: spec.dv,
         dkv_stride: spec.dk.strides,
         deterministic: i32::from(spec.deterministic),
+        start_dkv: i32::from(spec.start_dkv),
         spin_limit: nanoseconds(ready_limit(slice::from_ref(&spec.segment))),
         ..BackwardArgs::default()
     }

@@ -80,13 +80,24 @@ impl Device {
         d_o: Tensor,
         delta: u64,
     ) -> Result<(), GpuError> {
-        check_tensor("o", o, dims.heads, dims.head_dim, Dtype::BYTES)?;
-        check_tensor("do", d_o, dims.heads, dims.head_dim, Dtype::BYTES)?;
-        check_address("delta", delta, 4)?;
-        let [batch, q_len, heads] = sizes([dims.batch, q_len, dims.heads])?;
-        let (o_stride, do_stride) = (o.strides, d_o.strides);
-        let args = PreprocessArgs { o: o.ptr, o_stride, d_o: d_o.ptr, do_stride, delta, batch, q_len, heads };
-        self.step(stream, Step::Preprocess, dims, [batch, q_len, heads], &args)
+        let args = preprocess_args((dims, q_len), o, d_o, delta)?;
+        self.step(stream, Step::Preprocess, dims, [args.batch, args.q_len, args.heads], &args)
+    }
+
+    /// [`preprocess`](Self::preprocess) that zeroes the fp32 `dq`, shaped like `o`, in the same pass.
+    pub fn preprocess_zeroing(
+        &self,
+        stream: &CudaStream,
+        (dims, q_len): (Dims, usize),
+        o: Tensor,
+        d_o: Tensor,
+        delta: u64,
+        dq: Tensor,
+    ) -> Result<(), GpuError> {
+        check_tensor("dq", dq, dims.heads, dims.head_dim, 4)?;
+        let args = preprocess_args((dims, q_len), o, d_o, delta)?;
+        let args = PreprocessArgs { dq: dq.ptr, dq_stride: dq.strides, ..args };
+        self.step(stream, Step::Preprocess, dims, [args.batch, args.q_len, args.heads], &args)
     }
 
     /// Rounds the fp32 tensor `from`, times `scale`, to the input dtype; both `[batch][tokens][heads][head_dim]`.
@@ -174,6 +185,29 @@ impl Device {
         unsafe { builder.launch(config) }.doing("launch a kernel")?;
         Ok(())
     }
+}
+
+fn preprocess_args(
+    (dims, q_len): (Dims, usize),
+    o: Tensor,
+    d_o: Tensor,
+    delta: u64,
+) -> Result<PreprocessArgs, SpecError> {
+    check_tensor("o", o, dims.heads, dims.head_dim, Dtype::BYTES)?;
+    check_tensor("do", d_o, dims.heads, dims.head_dim, Dtype::BYTES)?;
+    check_address("delta", delta, 4)?;
+    let [batch, q_len, heads] = sizes([dims.batch, q_len, dims.heads])?;
+    Ok(PreprocessArgs {
+        o: o.ptr,
+        o_stride: o.strides,
+        d_o: d_o.ptr,
+        do_stride: d_o.strides,
+        delta,
+        batch,
+        q_len,
+        heads,
+        ..PreprocessArgs::default()
+    })
 }
 
 fn sizes<const N: usize>(values: [usize; N]) -> Result<[i32; N], SpecError> {

@@ -124,8 +124,8 @@ impl Point {
 
 /// Times forward and backward at `point`, `repeats` launches each.
 ///
-/// A whole backward is everything between `do` and rounded `dq`: the row sums of `o * do`, zeroed `dq`, one launch a
-/// segment, the rounding of `dq`. `dk` and `dv` are added to fp32 accumulators, as in a ring.
+/// A whole backward is everything between `do` and rounded `dq`: the row sums of `o * do` and zeroed `dq`, one launch a
+/// segment that writes its fp32 `dk` and `dv`, the rounding of `dq`. The launch of a ring step adds to them.
 pub fn bench(device: &Device, point: Point, repeats: usize) -> Result<Vec<Timing>, LabError> {
     let setup = Setup::new(device, point)?;
     let launches = Launches::prepare(device, &setup)?;

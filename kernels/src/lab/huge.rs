@@ -112,6 +112,7 @@ impl Rows {
             dq: self.gradient(0),
             dk: self.gradient(1),
             dv: self.gradient(2).ptr,
+            start_dkv: false,
             deterministic: false,
         };
         Backward::prepare(device, &backward)?.launch(&stream)

@@ -113,27 +113,26 @@ impl<'a> Ranks<'a> {
     pub fn backward(&self, deterministic: bool) -> Result<HostGradients, GpuError> {
         let context = self.device.context();
         let dims = self.inputs.dims;
-        let zeros = |tokens: usize, heads: usize| {
-            let tensor = DeviceTensor::poisoned(context, dims, [tokens, heads], 4)?;
-            tensor.buffer.fill(0, &self.stream)?;
-            Ok::<_, GpuError>(tensor)
-        };
         let mut grads = Vec::new();
         for rank in &self.members {
             let tokens = rank.tokens.len();
-            let rounded = DeviceTensor::poisoned(context, dims, [tokens, dims.heads], 2)?;
-            grads.push([
-                zeros(tokens, dims.heads)?,
-                zeros(tokens, dims.kv_heads)?,
-                zeros(tokens, dims.kv_heads)?,
-                rounded,
-            ]);
+            let poisoned = |heads, bytes| DeviceTensor::poisoned(context, dims, [tokens, heads], bytes);
+            let dq = poisoned(dims.heads, 4)?;
             rank.delta.fill(0xff, &self.stream)?;
             let (o, d_o) = (rank.o.tensor(), rank.d_o.tensor());
-            self.device.preprocess(&self.stream, (dims, tokens), o, d_o, rank.delta.ptr())?;
+            let delta = rank.delta.ptr();
+            self.device.preprocess_zeroing(&self.stream, (dims, tokens), o, d_o, delta, dq.tensor())?;
+            grads.push([
+                dq,
+                poisoned(dims.kv_heads, 4)?,
+                poisoned(dims.kv_heads, 4)?,
+                poisoned(dims.heads, 2)?,
+            ]);
         }
         for (index, rank) in self.members.iter().enumerate() {
             for source in self.ring(index) {
+                // Rank 0 comes first and reaches the keys of all: what it starts on is NaN.
+                let start_dkv = index == 0;
                 let spec = BackwardSpec {
                     dims,
                     scale: scale(dims.head_dim),
@@ -146,6 +145,7 @@ impl<'a> Ranks<'a> {
                     dq: grads[index][0].tensor(),
                     dk: grads[source][1].tensor(),
                     dv: grads[source][2].buffer.ptr(),
+                    start_dkv,
                     deterministic,
                 };
                 Backward::prepare(self.device, &spec)?.launch(&self.stream)?;

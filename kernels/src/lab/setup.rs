@@ -116,8 +116,7 @@ impl Setup {
     /// Row sums of `o * do`, and `dq` zeroed.
     pub fn before_backward(&self, device: &Device, stream: &CudaStream) -> Result<(), GpuError> {
         let (o, d_o, delta) = (self.o.tensor, self.d_o.tensor, self.delta.ptr());
-        device.preprocess(stream, (self.dims, self.lo.len()), o, d_o, delta)?;
-        self.dq.buffer.fill(0, stream)
+        device.preprocess_zeroing(stream, (self.dims, self.lo.len()), o, d_o, delta, self.dq.tensor)
     }
 
     /// `dq` rounded to the input dtype.
@@ -168,6 +167,7 @@ impl Setup {
             dq: self.dq.tensor,
             dk: dk.tensor,
             dv: dv.buffer.ptr(),
+            start_dkv: self.whole,
             deterministic: false,
         }
     }

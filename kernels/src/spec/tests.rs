@@ -42,6 +42,7 @@ fn backward() -> BackwardSpec<'static> {
         dq: tensor(0x7000, 4),
         dk: tensor(0x8000, 2),
         dv: 0x9000,
+        start_dkv: false,
         deterministic: false,
     }
 }

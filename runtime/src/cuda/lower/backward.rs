@@ -151,6 +151,7 @@ impl Site<'_> {
             dq: queries.dq.vectors(batch, 0, queries.dq_head + q_head),
             dk: gradient(&gradients.dk),
             dv: gradient(&gradients.dv).ptr,
+            start_dkv: false,
             deterministic: self.common.deterministic,
         };
         self.launch(&Kernel::Backward(spec))
