@@ -144,6 +144,29 @@ fn wrong_requests_say_what_is_wrong() {
     }
 }
 
+#[test]
+fn rates_of_kernels_are_positive_numbers() {
+    let folder = Folder::new("");
+    let (rows, out) = (folder.at("rows.csv"), folder.at("o.svg"));
+    for (cell, fine) in
+        [("-5", false), ("0", false), ("nan", false), ("inf", false), ("x", false), ("", true)]
+    {
+        let text = format!(
+            "implementation,pass,mask,tflops,len\na,forward,full,5,1024\nb,forward,full,{cell},1024\n"
+        );
+        std::fs::write(folder.path("rows.csv"), text).unwrap();
+        for more in [&[][..], &["--x", "len"]] {
+            let output = ringlab(&[&["plot", "kernels", &rows, "-o", &out], more].concat());
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(if fine { 0 } else { 2 }), "{cell}: {error}");
+            let message = format!("row 2: tflops is {cell}, expected a positive number");
+            assert!(fine || error.contains(&message), "{error}");
+            assert_eq!(Path::new(&out).exists(), fine, "{cell}");
+            let _ = std::fs::remove_file(&out);
+        }
+    }
+}
+
 /// The committed gallery is what the program makes.
 #[test]
 fn the_gallery_is_up_to_date() {
