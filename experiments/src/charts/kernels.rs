@@ -43,16 +43,21 @@ pub fn bars(table: &Table, request: &Request) -> Result<Bars> {
     let mut values = Vec::new();
     for pass in values_of(table, "pass") {
         for mask in values_of(table, "mask") {
-            let rate = |implementation: &String| {
-                let mut rows = table.rows().filter(|r| {
-                    r.text("implementation") == implementation
-                        && r.text("pass") == pass
-                        && r.text("mask") == mask
-                });
-                rows.next().and_then(|r| r.number("tflops"))
-            };
             groups.push(format!("{pass}, {mask}"));
-            values.extend(series.iter().map(rate));
+            for implementation in &series {
+                let mut rates = table
+                    .rows()
+                    .filter(|r| r.text("implementation") == implementation)
+                    .filter(|r| r.text("pass") == pass && r.text("mask") == mask)
+                    .filter_map(|r| r.number("tflops"));
+                values.push(rates.next());
+                if rates.next().is_some() {
+                    bail!(
+                        "{}: {implementation} has several rates of {pass}, {mask}; choose with --where",
+                        table.label()
+                    );
+                }
+            }
         }
     }
     if values.iter().flatten().next().is_none() {

@@ -167,6 +167,18 @@ fn rates_of_kernels_are_positive_numbers() {
     }
 }
 
+#[test]
+fn of_two_rates_of_one_bar_none_is_chosen_silently() {
+    let folder = Folder::new("");
+    let (rows, out) = (folder.at("rows.csv"), folder.at("o.svg"));
+    let text = "implementation,pass,mask,tflops,len\na,forward,full,5,1024\na,forward,full,6,1024\n";
+    std::fs::write(folder.path("rows.csv"), text).unwrap();
+    let output = ringlab(&["plot", "kernels", &rows, "-o", &out]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("a has several rates of forward, full"), "{error}");
+}
+
 /// The committed gallery is what the program makes.
 #[test]
 fn the_gallery_is_up_to_date() {
