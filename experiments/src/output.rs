@@ -44,6 +44,9 @@ pub fn write_file_with(
 /// Whether a result can be written to `path`, as far as that can be told before there is one.
 pub fn check_target(path: &Path) -> Result<()> {
     let at = path.display();
+    if path.as_os_str().is_empty() {
+        bail!("the name of a file to write is empty; give one");
+    }
     if path == Path::new("-") {
         bail!("`-` is not a file; without -o the result goes to standard output");
     }
@@ -56,16 +59,26 @@ pub fn check_target(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks all files of one command; no two may be the same.
+/// Checks all files of one command; no two may be the same, whatever their names.
 pub fn check_targets<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Result<()> {
-    let paths: Vec<&PathBuf> = paths.into_iter().flatten().collect();
-    for (i, path) in paths.iter().enumerate() {
+    let mut places = Vec::new();
+    for path in paths.into_iter().flatten() {
         check_target(path)?;
-        if paths[..i].contains(path) {
+        let place = place(path);
+        if places.contains(&place) {
             bail!("{} is named for two results; give each its own file", path.display());
         }
+        places.push(place);
     }
     Ok(())
+}
+
+/// The same for all names of one file, which need not be there yet.
+fn place(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| {
+        let folder = folder(path).canonicalize().unwrap_or_else(|_| folder(path).to_owned());
+        folder.join(path.file_name().unwrap_or_default())
+    })
 }
 
 fn folder(path: &Path) -> &Path {
@@ -145,6 +158,22 @@ mod tests {
         let error = anyhow::anyhow!("no driver").context("rank 0: no driver").context("ring did not finish");
         assert_eq!(message(&error), "ring did not finish: rank 0: no driver");
         assert_eq!(message(&anyhow::anyhow!("b").context("a")), "a: b");
+    }
+
+    #[test]
+    fn two_names_of_one_file_are_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        let check = |names: [&str; 2]| check_targets(&names.map(|name| Some(folder.path().join(name))));
+        assert!(check(["a", "b"]).is_ok() && check(["a", "sub/a"]).is_ok());
+        for same in [["a", "a"], ["a", "./a"], ["a", "sub/../a"], ["sub/a", "sub/../sub/a"]] {
+            let refused = check(same).unwrap_err().to_string();
+            assert!(refused.ends_with("is named for two results; give each its own file"), "{refused}");
+        }
+        std::fs::write(folder.path().join("a"), "").unwrap();
+        symlink(folder.path().join("a"), folder.path().join("link")).unwrap();
+        assert!(check(["a", "link"]).is_err());
+        assert!(check_target(Path::new("")).unwrap_err().to_string().contains("empty"));
     }
 
     #[test]

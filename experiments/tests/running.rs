@@ -167,6 +167,83 @@ fn ctrl_c_reports_what_there_is() {
     assert!(stderr.contains("stopped after"), "{stderr}");
 }
 
+/// The whole reference of 4Ki tokens takes two cores minutes.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_before_the_first_pass_ends_at_once() {
+    let (child, _) = serving("--seq 4Ki --schedule ring");
+    std::thread::sleep(Duration::from_millis(300));
+    interrupt(&child);
+    let start = Instant::now();
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(stdout.is_empty() && stderr.ends_with("stopped before the first pass\n"), "{stderr}");
+}
+
+#[test]
+fn more_rows_than_there_are_is_all_rows() {
+    // Two heads of 64 tokens.
+    for (rows, sampled) in [("127", Value::from(127)), ("128", Value::Null), ("99999999999", Value::Null)] {
+        let json = json(&format!("--cp 2 --schedule ring --sample-rows {rows}"));
+        assert_eq!(json["results"][0]["sampled_rows"], sampled, "{rows}");
+        assert!(json["results"][0]["o_max_rel_error"].as_f64().unwrap() < 1e-5, "{rows}");
+    }
+}
+
+#[test]
+fn a_file_for_two_results_is_refused_by_any_name() {
+    let folder = std::env::temp_dir();
+    let file = folder.join("ringlab-two-results");
+    let (a, b) = (file.display(), folder.join(".").join("ringlab-two-results"));
+    for arguments in [format!("--trace {a} --metrics {a}"), format!("-o {a} --trace {}", b.display())] {
+        let Output { status, stderr, .. } =
+            ringlab(&format!("run {SMALL} --cp 2 {arguments}")).output().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("is named for two results"), "{stderr}");
+        assert!(!file.exists());
+    }
+}
+
+#[test]
+fn a_layout_of_more_tokens_than_memory_holds_is_refused() {
+    let Output { status, stderr, .. } =
+        ringlab("layout --seq 2048Mi --cp 8 --schedule zigzag").output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.starts_with("error: 2147483648 tokens in 1 schedules are 2147483648 rows")
+            && stderr.contains("--seq"),
+        "{stderr}"
+    );
+    let Output { stderr, .. } = ringlab("layout --schedule usp:3x3 --cp 2").output().unwrap();
+    assert!(!String::from_utf8_lossy(&stderr).contains("--pad"));
+}
+
+#[test]
+fn what_is_wrong_with_the_launch_is_said_before_what_is_wrong_with_the_machine() {
+    let nccl = "--transport nccl";
+    for (variables, flags, wanted) in [
+        ([("RANK", "3"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], nccl, "RANK=3 is not below WORLD_SIZE=2"),
+        ([("RANK", "x"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], nccl, "is no whole number"),
+        ([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "", "add --transport nccl"),
+    ] {
+        let mut command = ringlab(&format!("run --backend cuda {flags}"));
+        command.envs(variables).envs([
+            ("TORCHELASTIC_RUN_ID", "17"),
+            ("MASTER_ADDR", "a"),
+            ("MASTER_PORT", "1"),
+        ]);
+        let Output { status, stderr, .. } = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(2), "{stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(wanted), "{stderr}");
+        assert!(!stderr.contains("libcuda"), "{stderr}");
+    }
+}
+
 #[test]
 fn without_a_gpu_cuda_is_bad_input_with_a_hint() {
     if ringlab_runtime::cuda::gpu_count().is_ok() {

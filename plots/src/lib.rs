@@ -56,6 +56,16 @@ pub enum PlotError {
         /// The value.
         value: f64,
     },
+    /// A value with which no axis can be laid out.
+    #[error("{series:?} has {value:e} on the axis {axis:?}; values are from 1e-100 to 1e100; leave it out")]
+    Extreme {
+        /// The series or reference.
+        series: String,
+        /// The axis' label.
+        axis: String,
+        /// The value.
+        value: f64,
+    },
     /// A range that is empty, reversed or not finite.
     #[error("the axis {axis:?} cannot run from {from} to {to}; the first must be less than the second")]
     Range {

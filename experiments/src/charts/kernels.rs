@@ -16,30 +16,48 @@ const FIXED: &[&str] =
 const FIXED_OVER_LENGTH: &[&str] =
     &["dtype", "head_dim", "heads", "kv_heads", "pass", "layout", "ranks", "scope", "device", "cuda"];
 
+/// The columns are there, and rates are rates; a cell may be empty.
+fn check(table: &Table) -> Result<()> {
+    for column in ["implementation", "pass", "mask", "tflops", "len"] {
+        table.column(column)?;
+    }
+    for (index, row) in table.rows().enumerate() {
+        let text = row.text("tflops");
+        let is_rate = row.number("tflops").is_some_and(|rate| rate.is_finite() && rate > 0.0);
+        if !text.is_empty() && !is_rate {
+            bail!("{}: row {}: tflops is {text}, expected a positive number", table.label(), index + 1);
+        }
+    }
+    Ok(())
+}
+
 /// Bars for each implementation, in groups by pass and mask.
 ///
 /// # Errors
 /// Columns that are missing or have several values.
 pub fn bars(table: &Table, request: &Request) -> Result<Bars> {
-    for column in ["implementation", "pass", "mask", "tflops", "len"] {
-        table.column(column)?;
-    }
+    check(table)?;
     table.require_one_value(FIXED)?;
     let series = values_of(table, "implementation");
     let mut groups = Vec::new();
     let mut values = Vec::new();
     for pass in values_of(table, "pass") {
         for mask in values_of(table, "mask") {
-            let rate = |implementation: &String| {
-                let mut rows = table.rows().filter(|r| {
-                    r.text("implementation") == implementation
-                        && r.text("pass") == pass
-                        && r.text("mask") == mask
-                });
-                rows.next().and_then(|r| r.number("tflops"))
-            };
             groups.push(format!("{pass}, {mask}"));
-            values.extend(series.iter().map(rate));
+            for implementation in &series {
+                let mut rates = table
+                    .rows()
+                    .filter(|r| r.text("implementation") == implementation)
+                    .filter(|r| r.text("pass") == pass && r.text("mask") == mask)
+                    .filter_map(|r| r.number("tflops"));
+                values.push(rates.next());
+                if rates.next().is_some() {
+                    bail!(
+                        "{}: {implementation} has several rates of {pass}, {mask}; choose with --where",
+                        table.label()
+                    );
+                }
+            }
         }
     }
     if values.iter().flatten().next().is_none() {
@@ -66,9 +84,7 @@ pub fn lines(table: &Table, request: &Request) -> Result<Chart> {
     if request.x() != "len" {
         bail!("kernels are drawn over len (--x len), or without --x as bars at one length");
     }
-    for column in ["implementation", "pass", "mask", "tflops", "len"] {
-        table.column(column)?;
-    }
+    check(table)?;
     table.require_one_value(FIXED_OVER_LENGTH)?;
     let masks = values_of(table, "mask");
     let mut series = Vec::new();

@@ -26,6 +26,7 @@ impl Table {
     /// # Errors
     /// Text that is neither, or has no rows.
     pub fn parse(label: &str, text: &str) -> Result<Self> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if text.trim_start().starts_with('{') {
             return Self::of_points(label, text);
         }

@@ -1,7 +1,7 @@
 //! `ringlab layout`: which rank holds which token.
 
-use anyhow::{Context, Result};
-use ringlab_sim::layout::Layout;
+use anyhow::{Result, bail};
+use ringlab_sim::layout::{Layout, LayoutError};
 use ringlab_sim::mask::Documents;
 use ringlab_sim::schedule::Schedule;
 use serde::Serialize;
@@ -15,6 +15,8 @@ use crate::setup::Setup;
 const DEFAULT_SEQ: u64 = 16;
 /// Tokens that a table shows; CSV and JSON have all.
 const TABLE_ROWS: usize = 1000;
+/// Tokens, over all schedules, whose rows and text stay within about two gigabytes.
+const MAX_ROWS: u64 = 8 << 20;
 
 #[derive(Serialize, schemars::JsonSchema)]
 struct Row {
@@ -46,17 +48,35 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 /// Prints every token of every rank.
 pub fn run(args: &LayoutArgs) -> Result<Outcome> {
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?;
+    check_size(&setup)?;
     let (rows, left_out) = setup.each_schedule(Setup::tolerates(&args.setup), |schedule| {
         let kind = schedule.layout();
         let lens = &setup.problem.documents;
         let documents = if args.setup.pad { kind.pad(lens, setup.cp) } else { Documents::padded(lens, 1) };
-        let layout = Layout::new(kind, setup.cp, documents).context("--pad pads lengths that do not fit")?;
+        let layout = Layout::new(kind, setup.cp, documents).map_err(|error| {
+            let pads = matches!(error, LayoutError::NotDivisible { .. }) && !args.setup.pad;
+            let error = anyhow::Error::new(error);
+            if pads { error.context("--pad pads lengths that do not fit") } else { error }
+        })?;
         Ok(tokens(schedule, &layout))
     })?;
     let rows = rows.into_iter().flatten().collect::<Vec<_>>();
     let report = Report { version: FORMAT_VERSION, tokens: &rows, left_out: &left_out };
     output::emit(&args.out, || table(&rows, &left_out), &report, &rows)?;
     Ok(Outcome::Fine)
+}
+
+/// Every token is a row in memory before the first is written.
+fn check_size(setup: &Setup) -> Result<()> {
+    let (tokens, schedules) = (setup.problem.tokens(), setup.schedules.len());
+    let rows = tokens.saturating_mul(schedules as u64);
+    if rows > MAX_ROWS {
+        bail!(
+            "{tokens} tokens in {schedules} schedules are {rows} rows, more than the {MAX_ROWS} that are listed; use \
+             fewer tokens (--seq) or schedules (--schedule)"
+        );
+    }
+    Ok(())
 }
 
 fn tokens(schedule: Schedule, layout: &Layout) -> Vec<Row> {

@@ -11,8 +11,6 @@ mod share;
 mod table;
 mod world;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -33,6 +31,7 @@ use self::advice::Environment;
 use self::engine::{Engine, is_failure};
 use self::executed::Executed;
 use self::judge::{Bounds, Judge};
+use self::prepare::{During, Interrupt};
 use self::row::{Full, Prediction, RankRow, Row};
 use self::scrape::{Scrape, Target};
 use self::world::World;
@@ -122,7 +121,7 @@ struct Session<'a> {
     engine: Engine<'a>,
     scrape: Option<Scrape>,
     progress: prepare::Progress,
-    stop: Arc<AtomicBool>,
+    stop: Interrupt,
     rows: Vec<Row>,
     ranks: Vec<Vec<RankRow>>,
     done: Vec<Done>,
@@ -151,14 +150,18 @@ impl<'a> Session<'a> {
             setup.problem.shape.dtype = Dtype::Fp32;
         }
         judge::check_size(args, &setup.problem)?;
-        let stop = prepare::on_interrupt()?;
+        let stop = Interrupt::catch()?;
         let scrape = target.filter(|_| world.is_first()).map(Scrape::start).transpose()?;
         let progress = prepare::Progress::new();
         progress.say("inputs and reference");
+        if world.launch().processes == 1 {
+            stop.enter(During::Preparation);
+        }
         let inputs = Inputs::random(args.seed, &setup.problem)?;
         let inputs = if args.backend == Backend::Cuda { inputs.rounded() } else { inputs };
         // Only the first process compares.
         let judge = if world.is_first() { Judge::new(args, &setup, &inputs)? } else { Judge::Nothing };
+        stop.enter(During::Passes);
         Ok(Self {
             args,
             world,
@@ -189,7 +192,7 @@ impl<'a> Session<'a> {
         if self.world.is_first() && !self.rows.is_empty() {
             self.report()?;
         }
-        let stopped = self.stop.load(Ordering::Relaxed);
+        let stopped = self.stop.is_asked();
         if let Some(error) = broke {
             anstream::eprintln!("failed: {}", output::message(&error));
             self.world.end(Some(&error));
@@ -227,7 +230,7 @@ impl<'a> Session<'a> {
             let (schedules, left_out) = self.setup.each_schedule(tolerant, plannable)?;
             self.left_out.extend(left_out);
             for schedule in schedules {
-                if self.stop.load(Ordering::Relaxed) {
+                if self.stop.is_asked() {
                     return Ok(Ended::Stopped);
                 }
                 self.progress.say(&format!("{schedule} on {cp} ranks"));
@@ -350,8 +353,9 @@ impl<'a> Session<'a> {
     /// Keeps serving metrics until Ctrl-C, if that was asked for.
     fn hold(&self) {
         if self.args.metrics.hold && self.world.is_first() {
+            self.stop.enter(During::Holding);
             anstream::eprintln!("serving metrics; stop with Ctrl-C");
-            while !self.stop.load(Ordering::Relaxed) {
+            while !self.stop.is_asked() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }

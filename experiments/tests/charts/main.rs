@@ -144,6 +144,41 @@ fn wrong_requests_say_what_is_wrong() {
     }
 }
 
+#[test]
+fn rates_of_kernels_are_positive_numbers() {
+    let folder = Folder::new("");
+    let (rows, out) = (folder.at("rows.csv"), folder.at("o.svg"));
+    for (cell, fine) in
+        [("-5", false), ("0", false), ("nan", false), ("inf", false), ("x", false), ("", true)]
+    {
+        let text = format!(
+            "implementation,pass,mask,tflops,len\na,forward,full,5,1024\nb,forward,full,{cell},1024\n"
+        );
+        std::fs::write(folder.path("rows.csv"), text).unwrap();
+        for more in [&[][..], &["--x", "len"]] {
+            let output = ringlab(&[&["plot", "kernels", &rows, "-o", &out], more].concat());
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(if fine { 0 } else { 2 }), "{cell}: {error}");
+            let message = format!("row 2: tflops is {cell}, expected a positive number");
+            assert!(fine || error.contains(&message), "{error}");
+            assert_eq!(Path::new(&out).exists(), fine, "{cell}");
+            let _ = std::fs::remove_file(&out);
+        }
+    }
+}
+
+#[test]
+fn of_two_rates_of_one_bar_none_is_chosen_silently() {
+    let folder = Folder::new("");
+    let (rows, out) = (folder.at("rows.csv"), folder.at("o.svg"));
+    let text = "implementation,pass,mask,tflops,len\na,forward,full,5,1024\na,forward,full,6,1024\n";
+    std::fs::write(folder.path("rows.csv"), text).unwrap();
+    let output = ringlab(&["plot", "kernels", &rows, "-o", &out]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("a has several rates of forward, full"), "{error}");
+}
+
 /// The committed gallery is what the program makes.
 #[test]
 fn the_gallery_is_up_to_date() {

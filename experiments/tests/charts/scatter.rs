@@ -44,6 +44,8 @@ fn measurements_lie_under_their_predictions() {
         assert!(((predicted / measured - 1.0).abs() - 0.1).abs() < 1e-12);
     }
     assert_eq!(svg, plot(&folder, "validate", "v.csv", &[]), "the same from CSV");
+    std::fs::write(folder.path("bom.json"), format!("\u{feff}{JSON}")).unwrap();
+    assert_eq!(svg, plot(&folder, "validate", "bom.json", &[]), "the same with a byte-order mark");
 }
 
 #[test]

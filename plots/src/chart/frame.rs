@@ -141,8 +141,8 @@ fn ranges(chart: &Chart) -> Result<(Range, Range), PlotError> {
     let (mut xs, mut ys) = (Vec::new(), Vec::new());
     for series in &chart.series {
         for &(x, y) in series.points.iter().filter(finite) {
-            positive(&chart.x, &series.name, x)?;
-            positive(&chart.y, &series.name, y)?;
+            shown(&chart.x, &series.name, x)?;
+            shown(&chart.y, &series.name, y)?;
             xs.push(x);
             ys.push(y);
         }
@@ -155,13 +155,21 @@ fn ranges(chart: &Chart) -> Result<(Range, Range), PlotError> {
             Reference::Horizontal { label, y } => (&chart.y, label, *y, &mut ys),
             Reference::Vertical { label, x } => (&chart.x, label, *x, &mut xs),
         };
-        positive(axis, label, value)?;
+        shown(axis, label, value)?;
         values.extend(Some(value).filter(|v| v.is_finite()));
     }
     Ok((range(&chart.x, &xs, false)?, range(&chart.y, &ys, true)?))
 }
 
-fn positive(axis: &Axis, series: &str, value: f64) -> Result<(), PlotError> {
+/// Beyond this, and below its inverse, sums and ratios of the values of an axis stop being finite numbers.
+const EXTREME: f64 = 1e100;
+
+/// Whether an axis can show a value.
+fn shown(axis: &Axis, series: &str, value: f64) -> Result<(), PlotError> {
+    let size = value.abs();
+    if value.is_finite() && (size > EXTREME || (size > 0.0 && size < EXTREME.recip())) {
+        return Err(PlotError::Extreme { series: series.to_owned(), axis: axis.label.clone(), value });
+    }
     if axis.scale == Scale::Linear || value > 0.0 || value.is_nan() {
         return Ok(());
     }

@@ -90,6 +90,22 @@ fn markers_lie_where_the_ticks_say() {
 }
 
 #[test]
+fn values_that_no_axis_can_hold_are_refused() {
+    for value in [1e308, 1e101, 1e-310] {
+        for points in [vec![(1.0, value), (2.0, 2.0)], vec![(value, 1.0), (2.0, 2.0)]] {
+            let log = one(points);
+            let mut linear = log.clone();
+            (linear.x.scale, linear.y.scale) = (Scale::Linear, Scale::Linear);
+            for chart in [log, linear] {
+                let refused = lines(&chart).unwrap_err();
+                assert!(matches!(refused, PlotError::Extreme { value: v, .. } if v == value), "{refused}");
+            }
+        }
+    }
+    assert!(lines(&one(vec![(1.0, 1e99), (2.0, 1e-99)])).is_ok());
+}
+
+#[test]
 fn a_gap_breaks_the_line_and_points_outside_are_said() {
     let nan = f64::NAN;
     let points = vec![(1.0, 1.0), (2.0, 2.0), (4.0, nan), (8.0, 3.0), (16.0, 4.0), (32.0, nan), (64.0, 9.0)];

@@ -119,24 +119,31 @@ impl Bounds {
     }
 }
 
+/// Rows of o.
+fn all_rows(problem: &Problem) -> f64 {
+    let s = &problem.shape;
+    problem.tokens() as f64 * f64::from(s.heads) * f64::from(s.batch)
+}
+
 /// Rows to compare; `None` for all of them.
 fn sampled(args: &RunArgs, problem: &Problem) -> Option<usize> {
     match args.backend {
-        _ if args.sample_rows.is_some() => args.sample_rows,
+        _ if args.sample_rows.is_some() => args.sample_rows.filter(|&rows| (rows as f64) < all_rows(problem)),
         Backend::Cuda if flops(problem) > QUICK_FLOPS => Some(SAMPLED),
         _ => None,
     }
 }
 
-/// A whole reference, and a run on the CPU, take time with N^2.
+/// A reference takes time with its rows times the sequence, a run on the CPU with N^2.
 pub fn check_size(args: &RunArgs, problem: &Problem) -> Result<()> {
-    let rows = sampled(args, problem);
-    let (flops, s) = (flops(problem), &problem.shape);
+    let s = &problem.shape;
     let on_cpu = args.backend == Backend::Cpu;
-    if flops <= MAX_FLOPS || (!on_cpu && rows.is_some()) {
+    let compared = sampled(args, problem).map_or(1.0, |rows| rows as f64 / all_rows(problem));
+    let flops = if on_cpu { flops(problem) } else { flops(problem) * compared };
+    if flops <= MAX_FLOPS {
         return Ok(());
     }
-    let hint = if on_cpu { "" } else { ", or compare single rows (--sample-rows 32)" };
+    let hint = if on_cpu { "" } else { ", or compare fewer rows (--sample-rows 32)" };
     bail!(
         "{} tokens with {} heads of {} are too much for the CPU: about {flops:.0e} FLOPs; use fewer tokens (--seq) or \
          heads (--heads, --kv-heads, --head-dim){hint}",

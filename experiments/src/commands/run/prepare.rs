@@ -2,12 +2,13 @@
 //! Ctrl-C.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ringlab_runtime::environment::Variables;
 
+use super::scrape::Target;
 use crate::args::{Backend, RunArgs, TransportArg};
 use crate::figures::Picture;
 use crate::output;
@@ -21,7 +22,11 @@ const AGAIN: &str = "RINGLAB_STARTED_AGAIN";
 /// Refuses arguments that contradict each other, before anything is computed.
 pub fn check(args: &RunArgs) -> Result<()> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.timeline_csv])?;
+    let metrics = match Target::of(&args.metrics)? {
+        Some(Target::File(path)) => Some(path),
+        Some(Target::Address(_)) | None => None,
+    };
+    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.timeline_csv, &metrics])?;
     if let Some(bound) = args.max_error.filter(|bound| !bound.is_finite() || *bound < 0.0) {
         bail!("--max-error must be a finite number that is not negative, not {bound}");
     }
@@ -81,19 +86,56 @@ pub fn set_here(variables: &Variables) -> Vec<String> {
     names.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect()
 }
 
-/// Set by the first Ctrl-C; the second one ends the process.
-pub fn on_interrupt() -> Result<Arc<AtomicBool>> {
-    const INTERRUPTED: i32 = 130;
-    let stop = Arc::new(AtomicBool::new(false));
-    let on_signal = Arc::clone(&stop);
-    ctrlc::set_handler(move || {
-        if on_signal.swap(true, Ordering::Relaxed) {
+/// Whether Ctrl-C was pressed. What it does besides depends on what is being done: see [`Interrupt::enter`].
+#[derive(Clone, Default)]
+pub struct Interrupt {
+    asked: Arc<AtomicBool>,
+    during: Arc<AtomicU8>,
+}
+
+/// What a run does when Ctrl-C comes.
+#[derive(Clone, Copy)]
+pub enum During {
+    /// A pass that will end; the second Ctrl-C ends the process.
+    Passes,
+    /// Inputs and reference of a process that no other waits for: it ends at once, since there is nothing to show.
+    Preparation,
+    /// Serving what is done: it just ends.
+    Holding,
+}
+
+impl Interrupt {
+    /// Catches Ctrl-C from now on.
+    pub fn catch() -> Result<Self> {
+        let interrupt = Self::default();
+        let on_signal = interrupt.clone();
+        ctrlc::set_handler(move || on_signal.pressed()).context("cannot catch Ctrl-C")?;
+        Ok(interrupt)
+    }
+
+    /// Says what is being done from now on.
+    pub fn enter(&self, during: During) {
+        self.during.store(during as u8, Ordering::Relaxed);
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn pressed(&self) {
+        const INTERRUPTED: i32 = 130;
+        let during = self.during.load(Ordering::Relaxed);
+        if during == During::Preparation as u8 {
+            anstream::eprintln!("stopped before the first pass");
             std::process::exit(INTERRUPTED);
         }
-        anstream::eprintln!("stopping after this pass; Ctrl-C again stops at once");
-    })
-    .context("cannot catch Ctrl-C")?;
-    Ok(stop)
+        if self.asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED);
+        }
+        if during == During::Passes as u8 {
+            anstream::eprintln!("stopping after this pass; Ctrl-C again stops at once");
+        }
+    }
 }
 
 /// What is being done, on a terminal's standard error only.

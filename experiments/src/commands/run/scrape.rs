@@ -1,6 +1,6 @@
 //! Where Prometheus metrics of a run go: into a file, or to whoever asks an address for them.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
@@ -48,10 +48,22 @@ impl Target {
                 "{text:?} is no address, such as 127.0.0.1:9464; --hold and --metrics-public are for addresses"
             );
         }
+        if is_nearly_an_address(text) {
+            bail!(
+                "{text:?} is no address, such as 127.0.0.1:9464: an IP address or localhost, and a port up to \
+                 65535; a file of that name is ./{text}"
+            );
+        }
         let path = PathBuf::from(text);
         output::check_target(&path)?;
         Ok(Some(Self::File(path)))
     }
+}
+
+/// What somebody writes who wants to serve, not a file's name: an IP address, or anything before a colon and a number.
+fn is_nearly_an_address(text: &str) -> bool {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.contains('/')).map(|(_, port)| port);
+    text.parse::<IpAddr>().is_ok() || port.is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// What receives the metrics of a run as it goes on.
@@ -192,6 +204,14 @@ mod tests {
         assert_eq!(target("0.0.0.0:9464", true, false).unwrap(), address("0.0.0.0:9464"));
         assert_eq!(target("run.prom", false, false).unwrap(), Some(Target::File("run.prom".into())));
         assert!(target("run.prom", false, true).unwrap_err().to_string().contains("no address"));
+        for typo in ["127.0.0.1", "127.0.0.1:99999", "example.com:80", ":9464", "localhost:", "::1"] {
+            let refused = target(typo, false, false).unwrap_err().to_string();
+            assert!(
+                refused.contains("127.0.0.1:9464") && refused.contains(&format!("./{typo}")),
+                "{refused}"
+            );
+        }
+        assert_eq!(target("./a:80", false, false).unwrap(), Some(Target::File("./a:80".into())));
         assert!(target("no/such/folder/run.prom", false, false).is_err());
     }
 }

@@ -33,19 +33,20 @@ impl World {
         if args.backend == Backend::Cpu {
             return Ok(Self::alone(args, args.setup.cp));
         }
+        let launch = Launch::resolve(variables, &flags(args))?;
+        let several = launch.processes > 1;
+        let on_one_gpu = args.gpu.is_virtual || !args.errors_over_cp.is_empty();
+        if several && !on_one_gpu && args.setup.transport != TransportArg::Nccl {
+            bail!("{} processes exchange messages by NCCL only; add --transport nccl", launch.processes);
+        }
+        // After the launcher: what it says can be wrong on a machine without GPUs, too.
         let gpus = cuda::gpu_count()?;
-        let flags = flags(args);
-        let launch = Launch::resolve(variables, &flags)?;
-        if args.gpu.is_virtual || !args.errors_over_cp.is_empty() {
+        if on_one_gpu {
             return one_gpu(args, &launch);
         }
         let cp = args.cp_given.then_some(args.setup.cp);
         let listed = if args.gpu.gpus.is_empty() { gpus } else { args.gpu.gpus.len() };
         let each = launch.ranks_each(cp, listed as u32)?;
-        let several = launch.processes > 1;
-        if several && args.setup.transport != TransportArg::Nccl {
-            bail!("{} processes exchange messages by NCCL only; add --transport nccl", launch.processes);
-        }
         let devices = devices(args, &launch, each as usize, gpus)?;
         let meeting = several.then(|| meet(args, &launch)).transpose()?;
         Ok(Self { launch, each, devices, meeting: RefCell::new(meeting), passes: Cell::new(0) })
