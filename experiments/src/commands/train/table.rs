@@ -88,6 +88,10 @@ pub fn table(iteration: &Iteration, over_time: bool) -> String {
         iteration.rate(),
         100.0 * iteration.mfu()
     );
+    if iteration.padding() > 0 {
+        let layout = training.context.schedule.layout();
+        text += &format!("  padding to fit the {layout} layout: {} tokens a sequence\n", iteration.padding());
+    }
     text += "  peak: logits are gone before a layer is at work, so the larger of both counts\n";
     text
 }
