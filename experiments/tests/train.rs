@@ -19,3 +19,16 @@ fn padding_is_said() {
     assert_eq!(json["padding"], 7);
     assert!(!ringlab(&["train", "--seq", "1008"]).contains("padding"));
 }
+
+/// 8 GPUs of a cluster that nothing fills: the search ends at its limit, and says so.
+#[test]
+fn the_limit_of_the_search_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = folder.path().join("endless.toml");
+    let small = ringlab(&["presets", "ideal"]).replace("gpus_per_node = 1024", "gpus_per_node = 8");
+    std::fs::write(&cluster, small).unwrap();
+    let text = ringlab(&["train", "--cluster", cluster.to_str().unwrap()]);
+    assert!(text.contains("longest sequence that fits: 1073741824 tokens"), "{text}");
+    assert!(text.contains("more than 1073741824 tokens are not looked for"), "{text}");
+    assert!(!ringlab(&["train"]).contains("not looked for"));
+}

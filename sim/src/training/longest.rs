@@ -8,8 +8,8 @@ use crate::config::cluster::Cluster;
 use crate::config::model::Model;
 use crate::units::Bytes;
 
-/// Longest sequence to look for.
-const LONGEST: u64 = 1 << 30;
+/// Longest sequence to look for, in tokens.
+pub const LONGEST: u64 = 1 << 30;
 
 /// The longest sequences that fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -29,7 +29,7 @@ use crate::schedule::BuildError;
 pub use grid::{Grid, GridError, legal_contexts};
 pub use iteration::{Breakdown, LayerTime, LayerTimes, iteration, iteration_with, layer};
 pub use kernels::KernelFamily;
-pub use longest::{Longest, longest};
+pub use longest::{LONGEST, Longest, longest};
 pub use materialised::Materialised;
 pub use memory::{Memory, layer_activations, layer_kept, memory, memory_with, stage_memory, stage_weights};
 pub use phases::{Moment, Phase, over_time};
