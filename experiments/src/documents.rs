@@ -22,17 +22,14 @@ impl MaskArg {
     pub fn parse(text: &str, files: Files) -> Result<Self> {
         let (mut pattern, mut documents) = (None, None);
         for part in text.split('+') {
-            let again = match part.strip_prefix("docs:") {
-                Some(list) => {
-                    let lens = read(list, files).with_context(|| format!("--mask {part}"))?;
-                    documents.replace(lens).is_some()
-                }
-                None => {
-                    let parsed = part.parse().with_context(|| {
-                        format!("--mask {text}: neither a pattern nor docs:LEN,LEN,... or docs:FILE")
-                    })?;
-                    pattern.replace(parsed).is_some()
-                }
+            let again = if let Some(list) = part.strip_prefix("docs:") {
+                let lens = read(list, files).with_context(|| format!("--mask {part}"))?;
+                documents.replace(lens).is_some()
+            } else {
+                let parsed = part.parse().with_context(|| {
+                    format!("--mask {text}: neither a pattern nor docs:LEN,LEN,... or docs:FILE")
+                })?;
+                pattern.replace(parsed).is_some()
             };
             if again {
                 bail!("--mask {text}: one pattern and one docs: at most, as in window:4096+docs:FILE");

@@ -82,10 +82,12 @@ fn search(
 mod tests {
     use super::*;
 
+    type Growth = fn(u64) -> u64;
+
     /// Staging of any growth, against trying every n, with the number of times that it was asked for.
     #[test]
     fn the_search_finds_what_trying_everything_finds_and_asks_rarely() {
-        let growths: [(fn(u64) -> u64, u64); 5] =
+        let growths: [(Growth, u64); 5] =
             [(|_| 0, 1), (|n| n / 100, 3), (|n| 3 * n, 10), (|n| n * n, 17), (|n| 1000 * (n / 1000), 12)];
         for (growth, asked_at_most) in growths {
             for capacity in [0, 1, 2, 999, 1000, 1001, 54_321, 1 << 40] {
