@@ -211,7 +211,9 @@ pub struct SetupArgs {
     /// Context-parallel degree: ranks that share the sequence.
     #[arg(long, default_value_t = 8, help_heading = "Schedule", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub cp: u32,
-    /// Schedules: ring, zigzag, striped, striped:BLOCK, dist-flash, or all.
+    /// Schedules, apart by commas, or all: ring, zigzag, striped or striped:BLOCK, dist-flash, all-gather,
+    /// all-gather-zigzag, double-ring or double-ring:WINDOW, ulysses, usp or usp:ULYSSESxRING, megatron-sp, ring-burst,
+    /// zigzag-burst, ring-self-attention.
     #[arg(long, value_delimiter = ',', default_value = "all", help_heading = "Schedule")]
     pub schedule: Vec<String>,
     /// Which half of a training step.

@@ -22,12 +22,14 @@ impl MaskArg {
     pub fn parse(text: &str, files: Files) -> Result<Self> {
         let (mut pattern, mut documents) = (None, None);
         for part in text.split('+') {
-            let again = match part.strip_prefix("docs:") {
-                Some(list) => {
-                    let lens = read(list, files).with_context(|| format!("--mask {part}"))?;
-                    documents.replace(lens).is_some()
-                }
-                None => pattern.replace(part.parse()?).is_some(),
+            let again = if let Some(list) = part.strip_prefix("docs:") {
+                let lens = read(list, files).with_context(|| format!("--mask {part}"))?;
+                documents.replace(lens).is_some()
+            } else {
+                let parsed = part.parse().with_context(|| {
+                    format!("--mask {text}: neither a pattern nor docs:LEN,LEN,... or docs:FILE")
+                })?;
+                pattern.replace(parsed).is_some()
             };
             if again {
                 bail!("--mask {text}: one pattern and one docs: at most, as in window:4096+docs:FILE");
@@ -99,6 +101,16 @@ mod tests {
         }
         let arg = MaskArg::parse("window:4+docs:4,4", Files::Refused).unwrap();
         assert_eq!(arg, MaskArg { pattern: Pattern::Window(4), documents: Some(vec![4, 4]) });
+    }
+
+    #[test]
+    fn a_mask_that_is_none_names_all_kinds() {
+        for (text, expected) in
+            [("foo", "docs:LEN"), ("window:99999999999", "4294967295"), ("window:0", "from 1")]
+        {
+            let error = format!("{:#}", MaskArg::parse(text, Files::Refused).unwrap_err());
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]

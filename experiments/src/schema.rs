@@ -39,6 +39,7 @@ const SCHEMAS: &[(&str, &str, Make)] = &[
         result("paper-audit", SchemaGenerator::into_root_schema_for::<papers::audit::Audit>)
     }),
     ("tune", "`ringlab tune --format json`", || result("tune", commands::tune::schema)),
+    ("train", "`ringlab train --format json`", || embedded(include_str!("schema/train.json"))),
     ("validate", "`ringlab validate --format json`", || embedded(include_str!("schema/validate.json"))),
     ("bench", "`ringlab bench --format json`", || result("bench", commands::bench::schema)),
     ("sweep-row", "a row of `ringlab sweep`'s CSV, as an object", || Ok(input::sweep_row())),

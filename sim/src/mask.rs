@@ -36,7 +36,7 @@ impl fmt::Display for Pattern {
 
 /// A mask that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("there is no mask {text:?}; write full, causal or window:W with W of at least 1 token")]
+#[error("there is no mask {text:?}; write full, causal or window:W with W from 1 to {} tokens", u32::MAX)]
 pub struct UnknownPattern {
     /// What was written.
     pub text: String,

@@ -28,8 +28,8 @@ pub struct SweepArgs {
     #[arg(short, long, value_name = "FILE.csv")]
     pub output: Option<PathBuf>,
     /// Threads to compute with; the rows do not depend on it [default: all cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<std::num::NonZero<usize>>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
     /// Only the i-th of n equal parts of the grid.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,

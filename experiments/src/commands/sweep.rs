@@ -23,7 +23,7 @@ pub fn run(args: &SweepArgs) -> Result<Outcome> {
     }
     let rows = args.shard.unwrap_or(Shard::WHOLE).rows(grid.len);
     let threads = match args.threads {
-        Some(threads) => threads.get(),
+        Some(threads) => usize::from(threads),
         None => std::thread::available_parallelism().map_or(1, NonZero::get),
     };
     let stop = Arc::new(AtomicBool::new(false));

@@ -62,6 +62,7 @@ struct Report<'a> {
     cluster: &'a str,
     model: &'a str,
     gpus: u64,
+    padding: u64,
     training: &'a Training,
     iteration_s: f64,
     tokens_per_s: f64,
@@ -133,7 +134,13 @@ impl Iteration {
         t.seq * t.micro_batch * t.micro_batches * t.grid.dp
     }
 
-    /// Tokens a second.
+    /// Tokens that a sequence is padded with to fit the schedule's layout.
+    pub fn padding(&self) -> u64 {
+        let t = &self.training;
+        t.context.schedule.layout().pad(&[t.seq], t.grid.ring as u32).padding()
+    }
+
+    /// Tokens a second, without padding.
     pub fn rate(&self) -> f64 {
         self.tokens() as f64 / self.prediction.time.total.as_secs_f64()
     }
@@ -180,6 +187,7 @@ impl Iteration {
             cluster: &self.cluster.name,
             model: &self.model.name,
             gpus: self.training.grid.gpus(),
+            padding: self.padding(),
             training: &self.training,
             iteration_s: self.prediction.time.total.as_secs_f64(),
             tokens_per_s: self.rate(),

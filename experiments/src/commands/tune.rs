@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_sim::plan::Transport;
+use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::RUNTIME_RESERVE;
 use ringlab_sim::units::Bytes;
 
@@ -118,6 +119,12 @@ fn space(args: &TuneArgs) -> Result<Space> {
     let mut chosen = schedules(&args.schedule)?;
     let named = !args.schedule.iter().any(|s| s == "all");
     if let Some(divides) = chosen.iter().find(|s| named && !rings(**s)) {
+        if *divides == Schedule::RingSelfAttention {
+            bail!(
+                "ring-self-attention keeps whole score rows, which tuned grids, with tiled kernels, never do; \
+                 use `ringlab train --schedule ring-self-attention`"
+            );
+        }
         bail!(
             "{divides} divides heads, which a grid does by its ulysses and tp degrees; use --ring 1 for that alone"
         );

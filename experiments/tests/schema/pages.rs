@@ -21,6 +21,15 @@ fn schemas_are_listed_printed_and_written() {
 }
 
 #[test]
+fn help_names_every_schedule() {
+    let help = stdout(&["simulate", "--help"]);
+    let words: Vec<&str> = help.split(|c: char| c.is_whitespace() || ",.".contains(c)).collect();
+    for schedule in ringlab_sim::schedule::ALL {
+        assert!(words.contains(&schedule.to_string().as_str()), "{schedule}");
+    }
+}
+
+#[test]
 fn shells_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&["completions", shell]);

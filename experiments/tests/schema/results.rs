@@ -26,6 +26,8 @@ const RESULTS: &[(&str, &[&str])] = &[
             "forward+backward",
         ],
     ),
+    ("train", &["train", "--seq", "16Ki", "--over-time"]),
+    ("train", &["train", "--seq", "512Ki", "--model", "llama-3-70b", "--forward-only"]),
     ("layout", &["layout"]),
     ("presets", &["presets"]),
     ("paper", &["paper", "megatron-sp"]),

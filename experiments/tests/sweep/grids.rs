@@ -2,7 +2,7 @@ use ringlab_experiments::sweep::{Grid, Setting};
 use ringlab_sim::config::ConfigError;
 use ringlab_sim::schedule::Schedule;
 
-use crate::support::grid;
+use crate::support::{Folder, grid, ringlab};
 
 fn seqs(text: &str) -> Vec<u64> {
     let seq = |s: &Setting| match s {
@@ -129,4 +129,15 @@ fn grids_differ_in_their_fingerprints() {
         assert!(!prints[i + 1..].contains(a), "{}", texts[i]);
     }
     assert_eq!(grid("seq = \"1Ki\"  # the same").fingerprint(), prints[0]);
+}
+
+/// Each thread has its own memory and stack, so a slip of the finger must not start a hundred thousand.
+#[test]
+fn as_many_threads_as_no_machine_has_are_refused() {
+    let folder = Folder::new("cp = 2\n");
+    for threads in ["0", "100000"] {
+        let output = ringlab(&["sweep", &folder.at("sweep.toml"), "--threads", threads]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("1..=1024"), "{output:?}");
+    }
 }

@@ -135,8 +135,9 @@ fn when_nothing_fits_it_says_what_would() {
 
 #[test]
 fn wrong_requests_say_what_is_wrong() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--schedule", "ulysses"], "divides heads"),
+        (&["--schedule", "ring-self-attention"], "keeps whole score rows"),
         (&["--tp", "3"], "no grid of 8 GPUs is left"),
         (&["--nodes", "2", "--cluster", "pcie-8x-a100"], "has no network"),
         (&["--price-per-gpu-hour=-1"], "not negative"),

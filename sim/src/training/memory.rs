@@ -1,4 +1,4 @@
-//! Memory of one GPU, part by part, and the longest sequence that fits.
+//! Memory of one GPU, part by part.
 
 use serde::Serialize;
 
@@ -36,17 +36,6 @@ pub struct Memory {
     pub capacity: Bytes,
     /// What is missing; `None` when it fits.
     pub over: Option<Bytes>,
-}
-
-/// The longest sequences that fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Longest {
-    /// The largest power of two; 0 if none fits.
-    pub power_of_two: u64,
-    /// The largest multiple of `multiple`; 0 if none fits.
-    pub exact: u64,
-    /// What the sequence must be a multiple of.
-    pub multiple: u64,
 }
 
 /// Weights that stage `stage` keeps on one tensor-parallel rank, before sharding.
@@ -204,7 +193,7 @@ fn working(model: &Model, training: &Training) -> u64 {
 }
 
 /// Scratch of the attention plan, of the backward unless there is none.
-fn attention_buffers(model: &Model, training: &Training) -> Result<Bytes, TrainingError> {
+pub(super) fn attention_buffers(model: &Model, training: &Training) -> Result<Bytes, TrainingError> {
     let shape = attention::shape(model, training);
     if let AttentionKernel::Materialised(kernel) = training.context.kernel {
         let queries = training.seq / training.grid.ring;
@@ -212,29 +201,4 @@ fn attention_buffers(model: &Model, training: &Training) -> Result<Bytes, Traini
     }
     let pass = if training.forward_only() { Pass::Forward } else { Pass::Backward };
     Ok(attention::buffers(&attention::plan(training, shape, pass)?))
-}
-
-/// Longest sequence to look for.
-const LONGEST: u64 = 1 << 30;
-
-/// The longest sequences that fit the device, all else equal.
-///
-/// # Errors
-/// What the schedule refuses.
-pub fn longest(model: &Model, cluster: &Cluster, training: &Training) -> Result<Longest, TrainingError> {
-    let multiple = 2 * training.grid.cp * training.grid.tp;
-    let fits = |seq: u64| -> Result<bool, TrainingError> {
-        Ok(memory(model, cluster, &Training { seq, ..*training })?.over.is_none())
-    };
-    let mut power = 0;
-    let mut next = multiple.next_power_of_two();
-    while next <= LONGEST && fits(next)? {
-        (power, next) = (next, next * 2);
-    }
-    let (mut low, mut high) = (power / multiple, next / multiple);
-    while low + 1 < high {
-        let middle = low.midpoint(high);
-        if middle > 0 && fits(middle * multiple)? { low = middle } else { high = middle }
-    }
-    Ok(Longest { power_of_two: power, exact: low * multiple, multiple })
 }

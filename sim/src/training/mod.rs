@@ -11,6 +11,7 @@ pub mod exchange;
 mod grid;
 mod iteration;
 mod kernels;
+mod longest;
 mod materialised;
 mod memory;
 mod phases;
@@ -28,10 +29,9 @@ use crate::schedule::BuildError;
 pub use grid::{Grid, GridError, legal_contexts};
 pub use iteration::{Breakdown, LayerTime, LayerTimes, iteration, iteration_with, layer};
 pub use kernels::KernelFamily;
+pub use longest::{LONGEST, Longest, longest};
 pub use materialised::Materialised;
-pub use memory::{
-    Longest, Memory, layer_activations, layer_kept, longest, memory, memory_with, stage_memory, stage_weights,
-};
+pub use memory::{Memory, layer_activations, layer_kept, memory, memory_with, stage_memory, stage_weights};
 pub use phases::{Moment, Phase, over_time};
 pub use setup::{
     AttentionKernel, Checkpointing, Context, Passes, RUNTIME_RESERVE, Sharding, Stack, Training,

@@ -1,6 +1,6 @@
 //! An iteration as a person reads it.
 
-use ringlab_sim::training::{Breakdown, Memory, Moment};
+use ringlab_sim::training::{Breakdown, LONGEST, Memory, Moment};
 use ringlab_sim::units::{Bytes, SimTime};
 
 use super::Iteration;
@@ -83,11 +83,18 @@ pub fn table(iteration: &Iteration, over_time: bool) -> String {
     let fits = memory_.over.map_or("it fits".to_owned(), |over| format!("out of memory, {over} too much"));
     text += &format!("\n  {fits}; longest sequence that fits: {} tokens", longest.exact);
     text += &format!(" ({} as a power of two)\n", longest.power_of_two);
+    if longest.exact + longest.multiple > LONGEST {
+        text += &format!("  sequences of more than {LONGEST} tokens are not looked for\n");
+    }
     text += &format!(
         "  {:.0} tokens a second; MFU {:.1}%: FLOPs of the model, without recomputation, over the bf16 peak\n",
         iteration.rate(),
         100.0 * iteration.mfu()
     );
+    if iteration.padding() > 0 {
+        let layout = training.context.schedule.layout();
+        text += &format!("  padding to fit the {layout} layout: {} tokens a sequence\n", iteration.padding());
+    }
     text += "  peak: logits are gone before a layer is at work, so the larger of both counts\n";
     text
 }
