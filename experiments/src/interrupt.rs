@@ -14,6 +14,11 @@ impl Stop {
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+
+    /// The flag itself.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
 }
 
 /// Catches Ctrl-C from now on.

@@ -148,10 +148,6 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repe
     let plans = setup.passes.iter().map(plan).collect::<Result<Vec<_>>>()?;
     let mut machine = Machine::new(&setup.cluster, ranks, &SimOptions::default())?;
     let spread = repeats.map(|r| r.spread(&mut machine, &plans.iter())).transpose()?;
-    let interval = match repeats {
-        None => interval(&setup.cluster, |cluster| time_of(cluster, ranks, &plans))?,
-        Some(_) => None,
-    };
     let mut passes = Vec::new();
     for (pass, plan) in plans.into_iter().enumerate() {
         if let (Some(repeats), Some(spread)) = (repeats, &spread) {
@@ -161,12 +157,19 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repe
         let metrics = Metrics::of(&plan, &timeline);
         passes.push(Simulated { plan, timeline, metrics });
     }
+    let interval = match repeats {
+        None => {
+            let time = passes.iter().map(|s| s.metrics.makespan).sum();
+            interval(&setup.cluster, time, |cluster| time_of(cluster, ranks, &passes))?
+        }
+        Some(_) => None,
+    };
     Ok(Passes { schedule, passes, spread, interval })
 }
 
-/// Sum of the makespans of `plans` on `cluster`.
-fn time_of(cluster: &Cluster, ranks: u32, plans: &[Plan]) -> Result<SimTime> {
+/// Sum of the makespans of the plans of `passes` on `cluster`.
+fn time_of(cluster: &Cluster, ranks: u32, passes: &[Simulated]) -> Result<SimTime> {
     let mut machine = Machine::new(cluster, ranks, &SimOptions::default())?;
-    let times = plans.iter().map(|plan| Ok(simulate_with(plan, &mut machine, &mut Discard)?));
+    let times = passes.iter().map(|s| Ok(simulate_with(&s.plan, &mut machine, &mut Discard)?));
     times.sum()
 }

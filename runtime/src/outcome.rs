@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringlab_sim::timeline::Timeline;
-use ringlab_sim::units::Bytes;
+use ringlab_sim::units::{Bytes, SimTime};
 
 /// Result of a forward.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,4 +70,11 @@ pub struct Outcome {
     pub timeline: Timeline,
     /// For each rank, the sum of the sizes of the buffers that it used.
     pub peak_bytes: Vec<Bytes>,
+}
+
+/// The middle one, the lower of two; zero of none.
+pub fn median(times: &[SimTime]) -> SimTime {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(SimTime::ZERO)
 }

@@ -21,6 +21,7 @@ pub use matrix::{Filter, matrix};
 pub use point::Point;
 
 use crate::machine::{Launching, Machine, MachineError};
+use crate::outcome::median;
 
 /// Why a validation ended.
 #[derive(Debug, Error)]
@@ -137,7 +138,7 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
     let predicted = engine::simulate(&plan, cluster, &SimOptions::default()).map_err(failed)?;
     let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &SimOptions::default())?.makespan);
-    let bars = interval(cluster, makespan).map_err(failed)?;
+    let bars = interval(cluster, predicted.makespan, makespan).map_err(failed)?;
     let runs = machine.run(&plan, point.launching, machine.sizes().repeats)?;
     let spread = runs.spread();
     if point.launching == Launching::Virtual {
@@ -156,11 +157,6 @@ fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
         cluster.gpus_per_node = cluster.gpus_per_node.max(point.cp);
     }
     cluster
-}
-
-fn median(times: &[SimTime]) -> SimTime {
-    let seconds: Vec<f64> = times.iter().map(|t| t.as_secs_f64()).collect();
-    SimTime::from_secs_f64(Data::new(seconds).median())
 }
 
 fn compared(

@@ -24,7 +24,7 @@ impl Interval {
     }
 }
 
-/// The interval of the time that `predict` gives on `cluster`; `None` if the cluster carries no calibration.
+/// The interval of `time`, which is what `predict` gives on `cluster`; `None` if the cluster carries no calibration.
 ///
 /// Constants count as independent. Each is moved up by its standard uncertainty, the changes of the time are added in
 /// quadrature, and `+- 1.645` times the root is the interval: first-order propagation (JCGM 100:2008, section 5.1.2).
@@ -33,10 +33,11 @@ impl Interval {
 /// What `predict` fails with.
 pub fn interval<E>(
     cluster: &Cluster,
+    time: SimTime,
     mut predict: impl FnMut(&Cluster) -> Result<SimTime, E>,
 ) -> Result<Option<Interval>, E> {
     let Some(calibration) = &cluster.calibration else { return Ok(None) };
-    let time = predict(cluster)?.as_secs_f64();
+    let time = time.as_secs_f64();
     let mut variance = 0.0;
     for uncertainty in &calibration.spreads {
         let relative = uncertainty.relative();
@@ -91,7 +92,7 @@ mod tests {
             ("fabric.copy.bandwidth", 0.04, 0.03),
             ("fabric.nccl.bandwidth", 0.5, 0.0),
         ]);
-        let found = interval(&cluster, serial).unwrap().unwrap();
+        let found = interval(&cluster, serial(&cluster).unwrap(), serial).unwrap().unwrap();
         let (compute, copy) = (1e15 / 714.1e12, 0.1);
         let sigma = f64::hypot(compute - compute / 1.03, copy - copy / 1.05);
         assert!((found.high.as_secs_f64() - (compute + copy + 1.645 * sigma)).abs() < 1e-4, "{found:?}");
@@ -102,7 +103,8 @@ mod tests {
 
     #[test]
     fn what_whole_plans_missed_by_counts_for_the_whole() {
-        let found = interval(&cluster(&[("model", 0.02, 0.0)]), serial).unwrap().unwrap();
+        let cluster = cluster(&[("model", 0.02, 0.0)]);
+        let found = interval(&cluster, serial(&cluster).unwrap(), serial).unwrap().unwrap();
         let time = 1e15 / 714.1e12 + 0.1;
         assert!((found.high.as_secs_f64() / time - 1.0329).abs() < 1e-4, "{found:?}");
     }
@@ -111,6 +113,6 @@ mod tests {
     fn without_a_calibration_there_is_none() {
         let mut plain = cluster(&[]);
         plain.calibration = None;
-        assert_eq!(interval(&plain, serial), Ok(None));
+        assert_eq!(interval(&plain, serial(&plain).unwrap(), serial), Ok(None));
     }
 }

@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Outcome;
 use crate::args::SweepArgs;
+use crate::interrupt;
 use crate::output::FORMAT_VERSION;
 use crate::presets::read_text;
 use crate::sweep::{Ended, Grid, HEADER, Identity, Part, Rows, Shard, Worker, merge};
@@ -26,10 +25,8 @@ pub fn run(args: &SweepArgs) -> Result<Outcome> {
         Some(threads) => usize::from(threads),
         None => std::thread::available_parallelism().map_or(1, NonZero::get),
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    let on_signal = Arc::clone(&stop);
-    ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed)).context("cannot catch Ctrl-C")?;
-    let rows = Rows { grid: &grid, rows, threads, stop: &stop };
+    let stop = interrupt::flag()?;
+    let rows = Rows { grid: &grid, rows, threads, stop: stop.flag() };
     match &args.output {
         Some(path) => into_file(rows, path),
         None => onto_stdout(&rows),

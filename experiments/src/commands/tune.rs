@@ -3,10 +3,7 @@
 mod report;
 mod table;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::schedule::Schedule;
@@ -15,6 +12,7 @@ use ringlab_sim::units::Bytes;
 
 use super::Outcome;
 use crate::args::{TransportArg, TuneArgs, schedules};
+use crate::interrupt;
 use crate::output;
 use crate::presets;
 use crate::sweep::Rates;
@@ -45,15 +43,14 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 pub fn run(args: &TuneArgs) -> Result<Outcome> {
     output::check_targets([&args.out.output])?;
     let job = job(args)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let on_signal = Arc::clone(&stop);
-    ctrlc::set_handler(move || on_signal.store(true, Ordering::Relaxed)).context("cannot catch Ctrl-C")?;
+    let stop = interrupt::flag()?;
     let bar = progress();
     let show = |done: usize, total: usize| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     };
-    let search = Search { keep: usize::from(args.top) + 1, thorough: true, stop: &stop, progress: &show };
+    let search =
+        Search { keep: usize::from(args.top) + 1, thorough: true, stop: stop.flag(), progress: &show };
     let found = search.run(&job);
     if found.counts.total == 0 {
         bail!(
@@ -68,7 +65,7 @@ pub fn run(args: &TuneArgs) -> Result<Outcome> {
     }
     let Some(best) = found.best.first().copied() else {
         bar.finish_and_clear();
-        return nothing(&job, &found, stop.load(Ordering::Relaxed));
+        return nothing(&job, &found, stop.is_set());
     };
     let (mut shifts, mut lengths) = (Vec::new(), None);
     if !args.no_outlook {
@@ -77,7 +74,7 @@ pub fn run(args: &TuneArgs) -> Result<Outcome> {
         lengths = Some(crossover(&job, &search)).filter(|_| job.gpus() > 1);
     }
     bar.finish_and_clear();
-    let complete = !stop.load(Ordering::Relaxed);
+    let complete = !stop.is_set();
     let price = args
         .price_per_gpu_hour
         .map(|price| Price::of(price, job.gpus(), job.tokens(), best.time.total, args.tokens));

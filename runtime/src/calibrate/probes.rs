@@ -1,5 +1,5 @@
-//! The plans that a calibration measures: single attention calls on one rank, and single messages between two. None
-//! of them is a schedule.
+//! The plans that a calibration measures: attention calls of ranks that have nothing to do with each other, and single
+//! messages between two. None of them is a schedule.
 
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
@@ -42,16 +42,20 @@ pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u32)
     let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
     for rank in 0..ranks {
         match pass {
-            Pass::Forward => forward_call(&mut b, rank, mask),
+            Pass::Forward => {
+                let shard = b.shard(rank);
+                forward_call(&mut b, (shard, shard), mask);
+            }
             Pass::Backward => backward_call(&mut b, rank, mask),
         }
     }
     Some(b.finish())
 }
 
-fn forward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
-    let shard = b.shard(rank);
-    let (q_block, kv_block) = (b.block(&[shard], false), b.block(&[shard], true));
+/// One call of a rank's queries over its own keys.
+fn forward_call(b: &mut PlanBuilder, (queries, keys): (Slots, Slots), mask: MaskId) {
+    let rank = queries.rank;
+    let (q_block, kv_block) = (b.block(&[queries], false), b.block(&[keys], true));
     let q = b.input(rank, Tensor::Query, q_block).into();
     let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
     let state = b.scratch(rank, Tensor::State, q_block);
@@ -91,13 +95,7 @@ pub fn rectangle(shape: Shape, tokens: u64, keys: u64) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, tokens);
     let mut b = builder("rectangle", Pass::Forward, &problem, 1, Transport::CopyEngine)?;
     let part = |to| Slots { rank: 0, from: 0, to };
-    let (q_block, kv_block) = (b.block(&[part(tokens)], false), b.block(&[part(keys)], true));
-    let (q, kv) = (b.input(0, Tensor::Query, q_block).into(), b.input(0, Tensor::KeyValue, kv_block).into());
-    let state = b.scratch(0, Tensor::State, q_block);
-    let out = b.output(0, Tensor::Output, q_block);
-    let mask = MaskId::NONE;
-    b.compute(0, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
-    b.compute(0, 0, OpKind::Finish { state, out });
+    forward_call(&mut b, (part(tokens), part(keys)), MaskId::NONE);
     Some(b.finish())
 }
 
@@ -121,7 +119,7 @@ pub fn carried(shape: Shape, tokens: u64, calls: u64) -> Option<Plan> {
     Some(b.finish())
 }
 
-/// Keys and values of `tokens` tokens sent between the first two of `ranks` ranks.
+/// Keys and values of `tokens` tokens sent between two ranks.
 pub fn message(shape: Shape, tokens: u64, ways: Ways, transport: Transport) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, 2 * tokens);
     let mut b = builder(&format!("message {ways:?}").to_lowercase(), Pass::Forward, &problem, 2, transport)?;

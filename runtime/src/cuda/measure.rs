@@ -8,11 +8,11 @@ use ringlab_sim::units::{Bytes, SimTime};
 use super::clock::Offset;
 use super::error::CudaError;
 use super::lanes::Timed;
-use super::options::{Copies, Measured, Run, median};
+use super::options::{Copies, Measured, Run};
 use super::passes::{How, Pass, failed};
 use super::prepare::Session;
 use super::tensors::{Holder, gather};
-use crate::outcome::{Forward, Gradients, Outcome, Results};
+use crate::outcome::{Forward, Gradients, Outcome, Results, median};
 
 impl Session<'_> {
     /// Uploads, warms up, measures and collects.

@@ -6,7 +6,7 @@ use ringlab_kernels::variant::Path;
 use ringlab_sim::plan::Rank;
 use ringlab_sim::units::{Bytes, SimTime};
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, median};
 
 /// How to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,21 +158,4 @@ impl Measured {
         let all = if self.unrecorded.is_empty() { &self.makespans } else { &self.unrecorded };
         median(all)
     }
-
-    /// Largest less smallest makespan over the median, of the repeats that [`Measured::makespan`] is of.
-    pub fn spread(&self) -> f64 {
-        let all = if self.unrecorded.is_empty() { &self.makespans } else { &self.unrecorded };
-        let (low, high) = (all.iter().min(), all.iter().max());
-        match (low, high, median(all).0) {
-            (Some(low), Some(high), median) if median > 0 => (high.0 - low.0) as f64 / median as f64,
-            _ => 0.0,
-        }
-    }
-}
-
-/// The middle one, the lower of two.
-pub(super) fn median(times: &[SimTime]) -> SimTime {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(SimTime::ZERO)
 }

@@ -89,6 +89,11 @@ impl Kernel {
         self.persistent
     }
 
+    /// Whether carrying a state costs anything.
+    pub fn has_carry(&self) -> bool {
+        self.carry > 0.0
+    }
+
     /// What its work items are.
     pub fn items(&self) -> Items {
         self.items

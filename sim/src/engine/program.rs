@@ -318,7 +318,7 @@ impl Loader<'_> {
                     Some(kernel) => kernel,
                     None => *self.kernel.insert(self.costs.kernel(self.plan)?),
                 };
-                let carries = carries(program, index);
+                let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
                 let call = self.costs.call(self.plan, &kernel, (q_block, kv_block, mask), carries);
                 (TaskKind::Call, call.time(self.costs.sms()))
             }

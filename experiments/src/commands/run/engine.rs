@@ -6,11 +6,12 @@ use anyhow::Result;
 use ringlab_runtime::cpu::{self, RunError};
 use ringlab_runtime::cuda::{self, CudaError};
 use ringlab_runtime::inputs::Inputs;
+use ringlab_runtime::outcome::median;
 use ringlab_runtime::rendezvous::MeetError;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
 
-use super::executed::{Executed, median};
+use super::executed::Executed;
 use super::world::World;
 use crate::args::{Backend, CopyArg, ModeArg, PriorityArg, RunArgs};
 

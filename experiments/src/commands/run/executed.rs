@@ -1,7 +1,7 @@
 //! A pass that was executed, whatever executed it.
 
 use ringlab_runtime::cuda;
-use ringlab_runtime::outcome::Outcome;
+use ringlab_runtime::outcome::{Outcome, median};
 use ringlab_sim::units::{Bytes, SimTime};
 
 /// Tensors, timeline and times of one pass.
@@ -105,13 +105,6 @@ fn mode_name(mode: cuda::Mode) -> &'static str {
         cuda::Mode::FusedQueries => "fused-queries",
         cuda::Mode::FusedSegments => "fused",
     }
-}
-
-/// The middle one, the lower of two; zero of none.
-pub fn median(times: &[SimTime]) -> SimTime {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(SimTime::ZERO)
 }
 
 #[cfg(test)]
