@@ -11,7 +11,7 @@ use ringlab_sim::units::SimTime;
 
 use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs};
 use crate::calibrate::probes;
-use crate::cuda::{self, CudaError, Devices, Mode, Options};
+use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options};
 use crate::inputs::Inputs;
 
 /// Tokens and calls of the chain that shows what lies between two calls.
@@ -22,8 +22,7 @@ pub struct GpuMachine {
     identity: Identity,
     kernels: Vec<MachineKernel>,
     options: Options,
-    /// Open as long as the machine is, so that no plan pays for a new context.
-    _device: Device,
+    _contexts: Contexts,
     /// The last inputs that were made: plans of one size share them.
     inputs: Option<(String, Inputs)>,
 }
@@ -41,7 +40,8 @@ impl GpuMachine {
         let identity = Identity { device: device.name()?, devices, versions };
         let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
         let options = Options { collect: false, ..options };
-        Ok(Self { identity, kernels, options, _device: device, inputs: None })
+        let contexts = Contexts::open(&options, devices as usize)?;
+        Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
     }
 }
 
