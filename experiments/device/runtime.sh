@@ -28,7 +28,8 @@ run() {
 }
 
 small="--heads 8 --kv-heads 4 --seq 1920 --pass forward+backward --repeats 1"
-big="--heads 16 --kv-heads 16 --head-dim 128 --cluster hgx-h200 --cp $gpus --sample-rows 4"
+big="--heads 16 --kv-heads 16 --head-dim 128 --cluster hgx-h200 --sample-rows 2"
+cuda="run --backend cuda --cp $gpus"
 
 for part in $parts; do
     case $part in
@@ -36,13 +37,15 @@ for part in $parts; do
         # shellcheck disable=SC2086
         {
             if [ "$gpus" -gt 1 ]; then
-                run correct-causal 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --schedule all
-                run correct-full 60 run --backend cuda $small --cp "$gpus" --head-dim 64 --mask full --schedule all
-                run correct-window 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mask window:300 --dtype fp16 --schedule all
-                run correct-documents 60 run --backend cuda ${small/--seq 1920/--seq 1000} --cp "$gpus" --head-dim 128 --pad --mask docs:300,17,500,183 --schedule all
-                run correct-nccl 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --transport nccl --schedule all
-                run correct-chunks 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
-                run correct-fused 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mode fused-queries --schedule all
+                run correct-causal 60 $cuda $small --head-dim 128 --schedule all
+                run correct-full 60 $cuda $small --head-dim 64 --mask full --schedule all
+                run correct-window 60 $cuda $small --head-dim 128 --mask window:300 --dtype fp16 --schedule all
+                run correct-documents 60 $cuda ${small/--seq 1920/--seq 1000} --head-dim 128 --pad --mask docs:300,17,500,183 --schedule all
+                run correct-nccl 90 $cuda $small --head-dim 128 --transport nccl --schedule all
+                run correct-chunks 60 $cuda $small --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
+                run correct-direct 60 $cuda $small --head-dim 128 --chunks 4 --route direct --schedule ring,zigzag,striped,dist-flash
+                run correct-fused 60 $cuda $small --head-dim 128 --chunks 4 --mode fused-queries --schedule ring,zigzag,striped,dist-flash
+                run correct-fused-segments 60 $cuda $small --head-dim 128 --chunks 3 --mode fused --schedule ring,zigzag,striped,dist-flash
             fi
             for cp in 1 3 4 8; do
                 run "correct-virtual-$cp" 60 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
@@ -52,15 +55,23 @@ for part in $parts; do
     times)
         # shellcheck disable=SC2086
         {
-            for seq in 16Ki 64Ki 128Ki 256Ki; do
-                run "times-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128,dist-flash --mode stepwise --pass forward
-                run "times-fused-$seq" 60 run --backend cuda $big --seq $seq --schedule zigzag,striped:128 --mode fused --pass forward
-                run "times-both-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128 --mode stepwise --pass forward+backward
+            both="--pass forward+backward"
+            for seq in 16Ki 64Ki 128Ki; do
+                run times-$seq 60 $cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128 $both
+                run times-fused-$seq 40 $cuda $big --seq $seq --schedule zigzag,striped:128 --mode fused-queries --chunks 4
             done
-            run times-nccl 60 run --backend cuda $big --seq 64Ki --schedule ring,zigzag,striped:128 --mode stepwise --transport nccl --pass forward
-            run times-grouped-4 60 run --backend cuda ${big/--kv-heads 16/--kv-heads 4} --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
-            run times-grouped-8 60 run --backend cuda ${big/--kv-heads 16/--kv-heads 2} --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
-            run times-one-gpu 60 run --backend cuda ${big/--cp $gpus/--cp 1} --seq 64Ki --schedule ring --pass forward+backward
+            run times-256Ki 90 $cuda $big --seq 256Ki --schedule zigzag,striped:128 $both --repeats 3
+            run times-pull-64Ki 40 $cuda $big --seq 64Ki --schedule zigzag $both --copy pull
+            run times-direct-64Ki 40 $cuda $big --seq 64Ki --schedule zigzag,striped:128 $both --route direct --chunks 4
+            run times-direct-16Ki 40 $cuda $big --seq 16Ki --schedule zigzag,striped:128 $both --route direct --chunks 4
+            run times-segments-64Ki 40 $cuda $big --seq 64Ki --schedule zigzag --mode fused --chunks 4
+            run times-nccl-64Ki 40 $cuda $big --seq 64Ki --schedule ring,zigzag $both --transport nccl
+            for kv in 4 2; do
+                run times-grouped-$kv 40 $cuda ${big/--kv-heads 16/--kv-heads $kv} --seq 64Ki --schedule ring,zigzag,striped:128 $both
+            done
+            run times-heads-64Ki 60 $cuda $big --seq 64Ki --schedule all-gather,ulysses,dist-flash $both
+            # The same work on one GPU, without messages: the rate that overlap is held against.
+            run times-one-gpu-64Ki 40 run --backend cuda --cp $gpus $big --virtual --seq 64Ki --schedule zigzag,striped:128 $both
         }
         ;;
     processes)
