@@ -273,13 +273,19 @@ impl<'a> Site<'a> {
         pieces(region, &held)
     }
 
-    /// Zeroes every array of the `i`-th of some buffers for its part of a block, which it holds from now on.
-    fn zero_part(&mut self, (bufs, i): (Bufs, u16), block: u32) -> Result<Vec<Command>, Fail> {
+    /// Declares that the `i`-th of some buffers holds its part of a block from now on.
+    fn hold_part(&mut self, (bufs, i): (Bufs, u16), block: u32) -> Result<Buf, Fail> {
         let plan = self.common.plan;
         let (block, buf) = (plan.block(block), Buf(bufs.first.0 + i));
         let slots: Vec<Slots> = part_of(&block.slots, u64::from(i), u64::from(bufs.count));
         let region = Arc::new(Region::of_slots(&slots, block.heads, &plan.layout));
         self.hold(buf, &region)?;
+        Ok(buf)
+    }
+
+    /// Zeroes every array of the `i`-th of some buffers for its part of a block, which it holds from now on.
+    fn zero_part(&mut self, part: (Bufs, u16), block: u32) -> Result<Vec<Command>, Fail> {
+        let buf = self.hold_part(part, block)?;
         self.zero(buf)
     }
 
