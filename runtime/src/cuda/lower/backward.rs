@@ -10,7 +10,7 @@ use ringlab_sim::plan::{Buf, Bufs, MaskId, OpId, OpKind, Part, Tensor};
 use super::keys::{Bounds, KeyRun};
 use super::operand::View;
 use super::slices::{Slice, slices};
-use super::{Fail, Site, Work, not_held};
+use super::{Fail, Site, not_held};
 use crate::cuda::command::{Command, Kernel};
 use crate::cuda::memory::{Piece, Rows};
 use crate::region::Region;
@@ -41,7 +41,7 @@ struct Gradients {
 }
 
 impl Site<'_> {
-    pub(super) fn attend_backward(&mut self, op: OpId) -> Result<Work, Fail> {
+    pub(super) fn attend_backward(&mut self, op: OpId) -> Result<Vec<Command>, Fail> {
         let OpKind::AttendBackward {
             q,
             delta,
@@ -56,7 +56,7 @@ impl Site<'_> {
             init_dkv,
         } = self.kind(op)
         else {
-            return Ok(Work::default());
+            return Ok(Vec::new());
         };
         self.expect(dq, Tensor::QueryGrad)?;
         let q_region = Arc::clone(self.region(q_block));
@@ -96,16 +96,13 @@ impl Site<'_> {
                 commands.extend(self.zero(buf)?);
             }
         }
-        let mut early: Vec<(Buf, usize)> = Vec::new();
         for (run, gradients) in &keys {
             for &slice in &slices {
                 let start = started.contains(&gradients.buf);
                 commands.push(self.backward(&queries, (run, gradients), slice, start)?);
             }
-            early.retain(|(buf, _)| *buf != gradients.buf);
-            early.push((gradients.buf, commands.len()));
         }
-        Ok(Work { commands, early })
+        Ok(commands)
     }
 
     /// Runs of keys, each with where its dk and dv lie.
