@@ -5,13 +5,13 @@
 #   runtime.sh FOLDER [RINGLAB [PART ...]]
 #
 # Writes JSON, CSV and TOML to FOLDER and prints a short table last. RINGLAB is the binary (`cargo build --release`);
-# PART is any of correct, times, processes, peers, calibrate, validate; all by default. Every part ends by itself.
+# PART is any of correct, times, processes, faults, peers, calibrate, validate; all by default. Every part ends by itself.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?a folder for the results}
 ringlab=${2:-$here/../../target/release/ringlab}
 shift $(($# < 2 ? $# : 2))
-parts=${*:-correct times processes peers calibrate validate}
+parts=${*:-correct times processes faults peers calibrate validate}
 export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
 mkdir -p "$out"
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
@@ -76,12 +76,31 @@ for part in $parts; do
         ;;
     processes)
         # shellcheck disable=SC2086
-        timeout 90 torchrun --standalone --nproc-per-node "$gpus" --no-python "$ringlab" run --backend cuda $small --head-dim 128 \
+        timeout -k 5 60 torchrun --standalone --nproc-per-node "$gpus" --no-python "$ringlab" run --backend cuda $small --head-dim 128 \
             --transport nccl --schedule ring,zigzag --format json -o "$out/processes.json" > "$out/processes.txt" 2>&1 ||
             { failed=1; echo "FAILED processes: $(tail -c 600 "$out/processes.txt" | tr '\n' ' ')"; }
         ;;
+    faults)
+        # A process is killed; the other one has to end by itself, in time, and name it.
+        if [ "$gpus" -gt 1 ]; then
+            pids=()
+            for rank in 0 1; do
+                # shellcheck disable=SC2086
+                timeout -s KILL 90 "$ringlab" run --backend cuda $small --repeats 100000 --head-dim 128 --transport nccl --schedule zigzag \
+                    --rank $rank --world-size 2 --local-rank $rank --rendezvous "$out/meet" --run-id fault --timeout "15 s" > "$out/fault-$rank.txt" 2>&1 &
+                pids+=($!)
+            done
+            sleep 12
+            pkill -KILL -f -- '--rank 1 --world-size 2'
+            start=$SECONDS
+            wait "${pids[0]}"
+            echo "after rank 1 was killed, rank 0 ended with $? in $((SECONDS - start)) s: $(tail -c 300 "$out/fault-0.txt" | tr '\n' ' ')"
+            wait
+            rm -rf "$out/meet"
+        fi
+        ;;
     peers)
-        timeout 200 torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" "$out" > "$out/peers.txt" 2>&1 ||
+        timeout -k 5 170 torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" "$out" > "$out/peers.txt" 2>&1 ||
             { failed=1; echo "FAILED peers: $(tail -c 300 "$out/peers.txt" | tr '\n' ' ')"; }
         ;;
     calibrate)
