@@ -1,7 +1,7 @@
 //! Versions of kernels that are compared before one of them stays.
 
 use crate::gpu::Device;
-use crate::variant::{Capability, Kernel, Path, Target};
+use crate::variant::{Capability, Kernel, Path, SPLIT_LAST, Target};
 
 use super::bench::{Launches, time};
 use super::setup::Setup;
@@ -19,7 +19,26 @@ pub struct Version {
 }
 
 /// The versions under comparison. `chip99`: the portable kernels of chips with 99 KiB of shared memory, on this one.
-pub const VERSIONS: &[Version] = &[Version { name: "chip99", checked: true, change: small_shared_memory }];
+/// `whole-items`: the Hopper backward at D = 128 without parts of its last items; `split64`: at D = 64 with them.
+pub const VERSIONS: &[Version] = &[
+    Version { name: "chip99", checked: true, change: small_shared_memory },
+    Version { name: "whole-items", checked: true, change: whole_items },
+    Version { name: "split64", checked: true, change: split_at_64 },
+];
+
+fn whole_items(kernel: &mut Kernel) {
+    if kernel.cuts_last_items() {
+        kernel.defines.retain(|define| define != SPLIT_LAST);
+        kernel.name += "-whole-items";
+    }
+}
+
+fn split_at_64(kernel: &mut Kernel) {
+    if kernel.source == "hopper/bwd_kernel.cu" && kernel.defines[0] == "HEAD_DIM=64" {
+        kernel.defines.push(SPLIT_LAST.into());
+        kernel.name += "-split";
+    }
+}
 
 fn small_shared_memory(kernel: &mut Kernel) {
     let target = Target { path: Path::Portable, capability: Capability { major: 8, minor: 9 } };
