@@ -2,7 +2,7 @@
 //! spills, ignored `setmaxnreg`, serialised `wgmma`.
 //!
 //! `cargo run -p ringlab-kernels --example compile_kernels -- FOLDER [NAME]` writes the cubins to FOLDER, of all kernels or
-//! of those with NAME in their names. Versions under comparison are compiled too; a spill of theirs is only shown.
+//! of those with NAME in their names. Versions of the Hopper kernels under comparison are compiled too; a spill of theirs is only shown.
 
 use std::path::Path as FilePath;
 use std::process::ExitCode;
@@ -40,10 +40,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The kernels of a target, and its versions under comparison; whether it is one of these.
+/// The kernels of a target, and the Hopper ones' versions under comparison; whether it is one of these.
 fn kernels(target: Target) -> Vec<(Kernel, bool)> {
     let all = Kernel::all(target);
-    let versions = VERSIONS.iter().flat_map(|version| {
+    let compared = if target.path == Path::Hopper { VERSIONS } else { &[] };
+    let versions = compared.iter().flat_map(|version| {
         all.iter().filter_map(|kernel| {
             let mut changed = kernel.clone();
             (version.change)(&mut changed);

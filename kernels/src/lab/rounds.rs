@@ -30,7 +30,7 @@ pub(super) fn check(device: &Device, report: &mut impl FnMut(&Outcome)) -> Resul
     Ok(())
 }
 
-/// Rows of every key tile and of query tiles against the reference, all rows against sums in a fixed order, for which
+/// Some rows of every tile against the reference, all rows against sums in a fixed order, for which
 /// no item is cut.
 fn case(device: &Device, dims: Dims, count: usize) -> Result<Outcome, LabError> {
     let inputs = Inputs::random(dims, count * LEN, Mask::Full, 23);
@@ -74,14 +74,16 @@ fn differences(gradients: &HostGradients, ordered: &HostGradients) -> [(&'static
     ]
 }
 
-/// A row of every tile of keys and of every head, each at another place of its tile.
+/// Of every tile of 128 tokens a row of every fourth head, each at another place of its tile.
 fn rows(heads: usize, len: usize) -> impl Iterator<Item = Row> {
     let tiles = (0..len).step_by(TILE).enumerate();
     let row = move |head, (tile, start): (usize, usize)| {
         let inside = (head * 29 + tile * 53) % TILE.min(len - start);
         Row { batch: 0, head, token: start + inside }
     };
-    tiles.flat_map(move |tile| (0..heads).map(move |head| row(head, tile)))
+    tiles.flat_map(move |tile| {
+        (0..heads).filter(move |head| (head + tile.0) % 4 == 0).map(move |head| row(head, tile))
+    })
 }
 
 #[cfg(test)]
@@ -89,12 +91,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tile_of_every_head_has_a_row() {
-        let all: Vec<Row> = rows(3, LEN).collect();
-        let mut tiles: Vec<(usize, usize)> = all.iter().map(|row| (row.head, row.token / TILE)).collect();
-        tiles.sort_unstable();
-        let expected: Vec<_> = (0..3).flat_map(|head| (0..KEY_TILES).map(move |tile| (head, tile))).collect();
-        assert_eq!(tiles, expected);
+    fn every_tile_and_every_head_has_rows() {
+        let all: Vec<Row> = rows(9, LEN).collect();
+        for tile in 0..KEY_TILES {
+            assert!(all.iter().any(|row| row.token / TILE == tile), "{tile}");
+        }
+        for head in 0..9 {
+            // 16 tiles, every fourth.
+            assert_eq!(all.iter().filter(|row| row.head == head).count(), 4, "{head}");
+        }
         assert!(all.iter().all(|row| row.token < LEN));
     }
 }
