@@ -197,7 +197,15 @@ impl Step {
         [Self::Preprocess, Self::Convert, Self::Merge, Self::Finalise, Self::Add, Self::AddRounded];
 }
 
+/// The constant of a Hopper backward that can cut the items of its last round.
+pub(crate) const SPLIT_LAST: &str = "SPLIT_LAST";
+
 impl Kernel {
+    /// Whether it can cut items beyond whole rounds of the multiprocessors into parts.
+    pub(crate) fn cuts_last_items(&self) -> bool {
+        self.defines.iter().any(|define| define == SPLIT_LAST)
+    }
+
     /// The forward kernel of a target.
     pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Self {
         match target.path {
@@ -293,6 +301,10 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
         HeadDim::D64 => 128,
         HeadDim::D128 => 64,
     };
+    let mut kernel = Kernel::base("hopper-backward", dtype, head_dim);
+    if head_dim == HeadDim::D128 {
+        kernel.defines.push(SPLIT_LAST.into());
+    }
     Kernel {
         source: "hopper/bwd_kernel.cu",
         entry: "attention_backward",
@@ -302,7 +314,7 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
         shared: SharedMemory::Symbol("backward_shared_bytes"),
         grid: Grid::Persistent,
         boxes: Some(Boxes { axes: MapAxes::HeadToken, q: tile_q, kv: 128, dq: 64 }),
-        ..Kernel::base("hopper-backward", dtype, head_dim)
+        ..kernel
     }
 }
 
