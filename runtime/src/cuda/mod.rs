@@ -28,10 +28,14 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use ringlab_kernels::gpu::GpuError;
 use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
-pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Run};
+pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Recording, Run};
 
 use crate::inputs::Inputs;
 use prepare::{Session, kernel_types};
@@ -42,6 +46,22 @@ use prepare::{Session, kernel_types};
 /// No CUDA driver.
 pub fn gpu_count() -> Result<usize, CudaError> {
     Ok(ringlab_kernels::gpu::Device::count()?)
+}
+
+/// Contexts of GPUs that stay open between plans, which else open and close them: that takes longer than most plans.
+pub struct KeptOpen {
+    _gpus: Vec<Arc<CudaContext>>,
+}
+
+/// Opens the contexts of some GPUs.
+///
+/// # Errors
+/// No driver, or no such GPU.
+pub fn keep_open(gpus: &[usize]) -> Result<KeptOpen, CudaError> {
+    let open = |&gpu: &usize| {
+        CudaContext::new(gpu).map_err(|source| GpuError::Driver { doing: "open the device", source })
+    };
+    Ok(KeptOpen { _gpus: gpus.iter().map(open).collect::<Result<_, _>>()? })
 }
 
 /// Whether there is an NCCL that can be loaded.

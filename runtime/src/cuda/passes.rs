@@ -22,6 +22,10 @@ pub(super) const STREAMS: usize = LANES + 1;
 /// How long released streams may take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long the host asks without a pause whether the GPUs are done, and the pause after that.
+const AWAKE: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_micros(20);
+
 /// How to run once.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct How {
@@ -67,11 +71,14 @@ impl Session<'_> {
         }
         let posting = thread::scope(|scope| {
             let threads: Vec<_> =
-                (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, how.recorded))).collect();
-            let times = threads.into_iter().zip(&self.members).map(|(t, m)| {
+                (1..gpus.len()).map(|i| scope.spawn(move || self.post(i, how.recorded))).collect();
+            // A thread takes longer to start than some programs to be posted.
+            let first = self.post(0, how.recorded);
+            let times = threads.into_iter().zip(&self.members[1..]).map(|(t, m)| {
                 t.join().map_err(|_| CudaError::Thread { rank: m.rank, reason: "it panicked".into() })?
             });
-            times.collect::<Result<Vec<Duration>, CudaError>>()
+            let others = times.collect::<Result<Vec<Duration>, CudaError>>()?;
+            Ok::<_, CudaError>(others.into_iter().fold(first?, Duration::max))
         })?;
         if !open && !self.is_virtual {
             self.open_gates()?;
@@ -84,7 +91,6 @@ impl Session<'_> {
             let end = gpu.elapsed(self.clock.anchors[i], self.finished[i])?;
             makespan = makespan.max(offsets[i] + Offset::from(end.0));
         }
-        let posting = posting.into_iter().max().unwrap_or_default();
         Ok(Pass {
             offsets,
             alignment_error,
@@ -165,7 +171,8 @@ impl Session<'_> {
                 if start.elapsed() > limit {
                     return Ok(false);
                 }
-                thread::sleep(Duration::from_micros(20));
+                // A sleep lasts several times as long as it should, and the GPUs stand still meanwhile.
+                if start.elapsed() < AWAKE { thread::yield_now() } else { thread::sleep(NAP) }
             }
         }
         Ok(true)

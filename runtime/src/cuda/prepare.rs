@@ -25,6 +25,7 @@ use super::tensors::{self, Holder};
 use crate::cpu::memory::regions;
 use crate::cpu::tensors::real_tokens;
 use crate::inputs::Inputs;
+use crate::parallel;
 use crate::region::Region;
 
 /// A rank of this process and its GPU.
@@ -94,6 +95,9 @@ impl<'a> Session<'a> {
         members: Members,
     ) -> Result<Self, CudaError> {
         let is_virtual = members.are_virtual;
+        if members.all.len() < plan.programs.len() && !options.sustain.is_zero() {
+            return Err(CudaError::Sustained);
+        }
         let (dtype, head_dim) = kernel_types(plan)?;
         let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
         let by_segments = mode == Mode::FusedSegments;
@@ -165,13 +169,19 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Every member's memory.
+    pub fn holders(&self) -> impl Iterator<Item = Holder<'_>> {
+        let all = self.members.iter().zip(&self.memories);
+        all.map(|(m, memory)| Holder { rank: m.rank, gpu: m.gpu.as_ref(), memory })
+    }
+
     /// Uploads every rank's inputs.
     pub fn upload(&self) -> Result<(), CudaError> {
-        for (member, memory) in self.members.iter().zip(&self.memories) {
-            let holder = Holder { rank: member.rank, gpu: member.gpu.as_ref(), memory };
-            tensors::scatter(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, &holder)?;
-        }
-        Ok(())
+        let holders: Vec<Holder<'_>> = self.holders().collect();
+        let upload = |holder: &Holder<'_>| {
+            tensors::scatter(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, holder)
+        };
+        parallel::map(&holders, upload).into_iter().collect()
     }
 }
 

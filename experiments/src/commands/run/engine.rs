@@ -32,6 +32,8 @@ pub enum Engine<'a> {
         options: Box<cuda::Options>,
         /// Who the process is.
         world: &'a World,
+        /// So that no plan pays for new contexts; nothing where there is no GPU, which the first plan says.
+        _open: Option<cuda::KeptOpen>,
     },
 }
 
@@ -60,12 +62,18 @@ impl<'a> Engine<'a> {
                 world: None,
             },
             warmup: args.warmup(),
+            sustain: args.sustain.unwrap_or_default(),
             repeats: args.repeats(),
             timeout,
             deterministic: args.gpu.deterministic,
             ..cuda::Options::default()
         };
-        Self::Cuda { options: Box::new(options), world }
+        let gpus = match &options.devices {
+            cuda::Devices::First => (0..world.ranks_here() as usize).collect(),
+            cuda::Devices::List(gpus) => gpus.clone(),
+            cuda::Devices::Virtual(gpu) => vec![*gpu],
+        };
+        Self::Cuda { options: Box::new(options), world, _open: cuda::keep_open(&gpus).ok() }
     }
 
     /// Runs `plan` on `inputs`. In a run of several processes the first gets the results of all, the others their own.
@@ -78,7 +86,7 @@ impl<'a> Engine<'a> {
                 let options = cpu::RunOptions { timeout: *timeout, fault: None };
                 Ok(on_threads(plan, inputs, &options, *warmup, *repeats)?)
             }
-            Self::Cuda { options, world } => {
+            Self::Cuda { options, world, .. } => {
                 let mut options = options.as_ref().clone();
                 options.nccl.world = world.next_communicator()?;
                 match cuda::run(plan, inputs, &options) {
