@@ -3,7 +3,7 @@
 //! `lab COMMAND FOLDER [hopper|portable] [LONGEST [SHORTEST]]` writes its results to FOLDER. `check` runs every case and
 //! fails if one does; `small` and `tiny` are its short forms for memory and race checkers. `bench` times the points whose
 //! sequences are between SHORTEST and LONGEST tokens, `accuracy` compares on inputs that others can be run on, `versions`
-//! times versions of kernels side by side.
+//! times versions of kernels side by side, `sustain` follows their rates under lasting load.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use ringlab_kernels::gpu::{Cache, Device};
+use ringlab_kernels::lab::sustain::{self, Series, SmiLog};
 use ringlab_kernels::lab::{
     CheckOptions, Mask, Point, Timing, VERSIONS, accuracy, bench, check, compare, points,
 };
@@ -39,7 +40,7 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
         [command, folder, ..] => (command.as_str(), FilePath::new(folder)),
         _ => {
             return Err(
-                "usage: lab check|small|tiny|bench|accuracy|versions FOLDER [hopper|portable] [LONGEST [SHORTEST]]"
+                "usage: lab check|small|tiny|bench|accuracy|versions|sustain FOLDER [hopper|portable] [LONGEST [SHORTEST]]"
                     .into()
             );
         }
@@ -62,12 +63,13 @@ fn run(arguments: &[String]) -> Result<bool, Box<dyn Error>> {
         "small" => run_check(&device, folder, CheckOptions::SMALL),
         "tiny" => run_check(&device, folder, CheckOptions::TINY),
         "versions" => run_versions(&device, folder).map(|()| true),
+        "sustain" => run_sustain(&device, folder).map(|()| true),
         "bench" => run_bench(&device, folder, shortest..=longest).map(|()| true),
         "accuracy" => run_accuracy(&device, folder).map(|()| true),
-        other => {
-            Err(format!("`{other}` is no command; say check, small, tiny, bench, accuracy or versions")
-                .into())
-        }
+        other => Err(format!(
+            "`{other}` is no command; say check, small, tiny, bench, accuracy, versions or sustain"
+        )
+        .into()),
     }
 }
 
@@ -202,6 +204,44 @@ fn run_versions(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>
     }
     fs::write(folder.join(format!("versions-{path}.csv")), csv)?;
     Ok(())
+}
+
+fn run_sustain(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {
+    let mut smi = SmiLog::start(&folder.join("sustain-smi.csv"))?;
+    if smi.is_none() {
+        println!("no nvidia-smi: clocks and power are not logged");
+    }
+    let mut csv = String::from(Series::COLUMNS);
+    println!("TFLOP/s within 5 ms and at 20, 50, 100, 300 and 1000 ms of load");
+    for case in sustain::cases() {
+        sustain::measure(device, case, &mut |series| {
+            println!("{}", rates(series));
+            csv.push_str(&series.csv());
+        })?;
+    }
+    if let Some(end) = smi.as_mut().and_then(SmiLog::ended) {
+        println!("nvidia-smi ended early ({end}): clocks and power are not logged to the end");
+    }
+    fs::write(folder.join(format!("sustain-{}.csv", device.target().path)), csv)?;
+    Ok(())
+}
+
+fn rates(series: &Series) -> String {
+    let point = series.point;
+    let mut line = format!(
+        "d{:<3} len {:>5} {:<6} {:<8} idle {:>4.1}%",
+        point.head_dim.elements(),
+        point.len,
+        point.mask,
+        series.pass,
+        series.idle_percent()
+    );
+    let at = [20.0, 50.0, 100.0, 300.0, 1000.0].map(|ms| series.rate_at(ms));
+    for rate in [series.rate_within(5.0)].into_iter().chain(at) {
+        // Writing to a String does not fail.
+        let _ = write!(line, " {rate:>6}");
+    }
+    format!("{line}  {}", series.kernel)
 }
 
 fn run_accuracy(device: &Device, folder: &FilePath) -> Result<(), Box<dyn Error>> {

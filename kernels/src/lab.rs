@@ -2,7 +2,8 @@
 //!
 //! [`check`] runs every mask, layout and number of ranks (one rank after the other on one GPU) with poisoned outputs;
 //! [`bench`](bench()) times points with device events; [`accuracy`] writes one problem with its f64 results to a folder,
-//! so that another implementation can be compared on the same inputs.
+//! so that another implementation can be compared on the same inputs; [`sustain`] follows the rate under
+//! lasting load.
 
 mod accuracy;
 mod bench;
@@ -15,6 +16,7 @@ mod random;
 mod ranks;
 mod setup;
 mod special;
+pub mod sustain;
 mod tensors;
 mod versions;
 
@@ -43,6 +45,14 @@ pub enum LabError {
     Write {
         /// The file.
         path: std::path::PathBuf,
+        /// What went wrong.
+        source: std::io::Error,
+    },
+    /// Another program could not be started.
+    #[error("failed to start {name}: {source}")]
+    Program {
+        /// The program.
+        name: &'static str,
         /// What went wrong.
         source: std::io::Error,
     },

@@ -8,7 +8,7 @@ use super::command::Strip;
 use super::error::CudaError;
 use super::flags::Flags;
 use super::folds::Folds;
-use super::lanes::{Arranging, Body, Program, by_flag, ends};
+use super::lanes::{Arranging, Body, Program, ends};
 use super::lower::{Common, Site};
 use super::memory::Memory;
 use super::options::{Copies, Options};
@@ -91,22 +91,19 @@ impl Lowering<'_> {
         self.common.plan.transport == Transport::Nccl && !self.are_virtual
     }
 
-    /// The flags that fused launches wait for.
+    /// The flags that fused launches wait for: one for every receive, not only for those that the plan's calls name. A call
+    /// names the last chunk of its lane; a launch on the device would read the ones before as soon as it starts.
     fn arrivals(&self, site: &mut Site<'_>) {
         let (plan, rank) = (self.common.plan, site.rank);
-        let program = &plan.programs[rank as usize];
-        for &op in site.folds.followers.keys() {
-            for w in site.folds.waits(program, op) {
-                if by_flag(plan, rank, site.folds, op, w)
-                    && let Some(message) = program.ops[w as usize].kind.message()
-                {
-                    let flag = match self.options.copies {
-                        Copies::Push => self.flags.sent(rank, message),
-                        Copies::Pull => self.flags.landed(rank, message),
-                    };
-                    site.arrived.insert(w, flag);
-                }
-            }
+        let Some(&last) = site.folds.followers.values().flatten().max() else { return };
+        let ops = &plan.programs[rank as usize].ops;
+        for (w, op) in (0..last).zip(ops) {
+            let OpKind::Recv { message, .. } = op.kind else { continue };
+            let flag = match self.options.copies {
+                Copies::Push => self.flags.sent(rank, message),
+                Copies::Pull => self.flags.landed(rank, message),
+            };
+            site.arrived.insert(w, flag);
         }
     }
 

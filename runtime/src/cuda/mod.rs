@@ -28,10 +28,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
-use cudarc::driver::CudaContext;
-use ringlab_kernels::gpu::GpuError;
+use ringlab_kernels::gpu::Device;
 use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
@@ -45,23 +42,28 @@ use prepare::{Session, kernel_types};
 /// # Errors
 /// No CUDA driver.
 pub fn gpu_count() -> Result<usize, CudaError> {
-    Ok(ringlab_kernels::gpu::Device::count()?)
+    Ok(Device::count()?)
 }
 
-/// Contexts of GPUs that stay open between plans, which else open and close them: that takes longer than most plans.
-pub struct KeptOpen {
-    _gpus: Vec<Arc<CudaContext>>,
+/// The contexts of GPUs. As long as it lives, no plan that runs on them pays for new ones.
+pub struct Contexts {
+    _devices: Vec<Device>,
 }
 
-/// Opens the contexts of some GPUs.
-///
-/// # Errors
-/// No driver, or no such GPU.
-pub fn keep_open(gpus: &[usize]) -> Result<KeptOpen, CudaError> {
-    let open = |&gpu: &usize| {
-        CudaContext::new(gpu).map_err(|source| GpuError::Driver { doing: "open the device", source })
-    };
-    Ok(KeptOpen { _gpus: gpus.iter().map(open).collect::<Result<_, _>>()? })
+impl Contexts {
+    /// Opens the GPUs that `options` would run `ranks` ranks on.
+    ///
+    /// # Errors
+    /// No driver, no such GPU.
+    pub fn open(options: &Options, ranks: usize) -> Result<Self, CudaError> {
+        let list = match &options.devices {
+            Devices::Virtual(gpu) => vec![*gpu],
+            Devices::First => (0..ranks).collect(),
+            Devices::List(list) => list.clone(),
+        };
+        let devices = list.into_iter().map(|gpu| Ok(Device::open_with(gpu, options.kernels, None)?));
+        Ok(Self { _devices: devices.collect::<Result<_, CudaError>>()? })
+    }
 }
 
 /// Whether there is an NCCL that can be loaded.

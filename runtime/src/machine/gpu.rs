@@ -13,7 +13,7 @@ use super::{
     Coverage, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs,
 };
 use crate::calibrate::probes;
-use crate::cuda::{self, CudaError, Devices, KeptOpen, Mode, Options, Recording};
+use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options, Recording};
 use crate::inputs::Inputs;
 
 /// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
@@ -27,8 +27,7 @@ pub struct GpuMachine {
     identity: Identity,
     kernels: Vec<MachineKernel>,
     options: Options,
-    /// Open as long as the machine is, so that no plan pays for new contexts.
-    _open: KeptOpen,
+    _contexts: Contexts,
     /// The last inputs that were made: plans of one size share them.
     inputs: Option<(String, Inputs)>,
 }
@@ -40,14 +39,14 @@ impl GpuMachine {
     /// No driver, no GPU.
     pub fn new(options: Options) -> Result<Self, CudaError> {
         let devices = cuda::gpu_count()? as u32;
-        let open = cuda::keep_open(&(0..devices as usize).collect::<Vec<_>>())?;
         let device = Device::open_with(0, options.kernels, None)?;
         let versions =
             format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
         let identity = Identity { device: device.name()?, devices, versions };
         let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
         let options = Options { collect: false, recording: Recording::Operations, ..options };
-        Ok(Self { identity, kernels, options, _open: open, inputs: None })
+        let contexts = Contexts::open(&options, devices as usize)?;
+        Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
     }
 }
 

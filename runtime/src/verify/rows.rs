@@ -7,7 +7,8 @@
 use ringlab_kernels::reference::{self, QueryStats, Row};
 use ringlab_sim::problem::Problem;
 
-use super::{Errors, VerifyError, exact_problem, l2_error, relative_error};
+use super::relative::{l2_error, relative_error};
+use super::{Errors, VerifyError, exact_problem};
 use crate::inputs::{InputError, Inputs, SplitMix64};
 use crate::outcome::{Forward, Gradients, Outcome, Results};
 use crate::parallel;
@@ -52,8 +53,10 @@ fn forward(
     let (o, lse): (Vec<Vec<f64>>, Vec<f64>) = computed.into_iter().unzip();
     let index = |row: &Row| (row.batch * shape.heads + row.head) * shape.q_len + row.token;
     let found: Vec<f32> = rows.iter().map(|row| result.lse[index(row)]).collect();
-    let largest_lse = relative_error("lse", &found, &lse, 1)?;
-    let o = vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o)?;
+    let of_o = |at: usize| exact.forward_terms(rows[at]).0;
+    let of_lse = |at: usize| exact.forward_terms(rows[at]).1;
+    let largest_lse = relative_error("lse", &found, &lse, 1, of_lse)?;
+    let o = vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o, of_o)?;
     Ok(Errors {
         o_max_rel_error: Some(o.largest),
         o_l2_error: Some(o.l2),
@@ -80,9 +83,11 @@ fn backward(
     let (dk, dv): (Vec<_>, Vec<_>) =
         parallel::map(&keys, |&key| exact.key_gradient(d_o, stats, key)).into_iter().unzip();
     let key_side = (shape.kv_len, shape.kv_heads);
-    let dq = vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq)?;
-    let dk = vectors("dk", &result.dk, key_side, &keys, &dk)?;
-    let dv = vectors("dv", &result.dv, key_side, &keys, &dv)?;
+    let of_query = |at: usize| exact.query_gradient_terms(d_o, queries[at]);
+    let of_key = |at: usize| exact.key_gradient_terms(d_o, stats, keys[at]);
+    let dq = vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq, of_query)?;
+    let dk = vectors("dk", &result.dk, key_side, &keys, &dk, |at| of_key(at).0)?;
+    let dv = vectors("dv", &result.dv, key_side, &keys, &dv, |at| of_key(at).1)?;
     Ok(Errors {
         dq_max_rel_error: Some(dq.largest),
         dk_max_rel_error: Some(dk.largest),
@@ -130,6 +135,7 @@ fn vectors(
     (tokens, heads): (usize, usize),
     rows: &[Row],
     exact: &[Vec<f64>],
+    terms: impl Fn(usize) -> f64,
 ) -> Result<Both, VerifyError> {
     let width = exact.first().map_or(1, Vec::len);
     let found: Vec<f32> = rows
@@ -140,7 +146,7 @@ fn vectors(
         })
         .collect();
     let exact = exact.concat();
-    let (largest, l2) = (relative_error(name, &found, &exact, width)?, l2_error(&found, &exact));
+    let (largest, l2) = (relative_error(name, &found, &exact, width, terms)?, l2_error(&found, &exact));
     Ok(if has_nan(tensor) {
         Both { largest: f64::INFINITY, l2: f64::INFINITY }
     } else {

@@ -32,8 +32,8 @@ pub enum Engine<'a> {
         options: Box<cuda::Options>,
         /// Who the process is.
         world: &'a World,
-        /// So that no plan pays for new contexts; nothing where there is no GPU, which the first plan says.
-        _open: Option<cuda::KeptOpen>,
+        /// Kept open between passes. Where that fails, so does the first pass, which says why.
+        _contexts: Option<cuda::Contexts>,
     },
 }
 
@@ -68,12 +68,8 @@ impl<'a> Engine<'a> {
             deterministic: args.gpu.deterministic,
             ..cuda::Options::default()
         };
-        let gpus = match &options.devices {
-            cuda::Devices::First => (0..world.ranks_here() as usize).collect(),
-            cuda::Devices::List(gpus) => gpus.clone(),
-            cuda::Devices::Virtual(gpu) => vec![*gpu],
-        };
-        Self::Cuda { options: Box::new(options), world, _open: cuda::keep_open(&gpus).ok() }
+        let contexts = cuda::Contexts::open(&options, world.ranks_here() as usize).ok();
+        Self::Cuda { options: Box::new(options), world, _contexts: contexts }
     }
 
     /// Runs `plan` on `inputs`. In a run of several processes the first gets the results of all, the others their own.

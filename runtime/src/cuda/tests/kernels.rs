@@ -1,5 +1,6 @@
 //! What the kernels do, by their specs' words, on the bytes of a made-up GPU.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use half::{bf16, f16};
@@ -29,6 +30,8 @@ struct Attention {
     lo: Vec<i32>,
     hi: Vec<i32>,
     keys: Vec<Keys>,
+    /// Rows of keys and values as they were when the launch started, by address.
+    early: BTreeMap<Address, Vec<f32>>,
 }
 
 struct Gradients {
@@ -38,6 +41,7 @@ struct Gradients {
     dq: Tensor,
     dk: Tensor,
     dv: Address,
+    start_dkv: bool,
 }
 
 enum Work {
@@ -66,6 +70,7 @@ fn forward(spec: &ForwardSpec<'_>) -> Attention {
         lo: spec.mask.lo.to_vec(),
         hi: spec.mask.hi.to_vec(),
         keys: spec.segments.iter().map(keys).collect(),
+        early: BTreeMap::new(),
     }
 }
 
@@ -77,6 +82,7 @@ fn backward(spec: &BackwardSpec<'_>) -> Attention {
         lo: spec.mask.lo.to_vec(),
         hi: spec.mask.hi.to_vec(),
         keys: vec![keys(&spec.segment)],
+        early: BTreeMap::new(),
     }
 }
 
@@ -89,8 +95,8 @@ impl Job {
             }
             Kernel::Backward(ref spec) => {
                 spec.validate()?;
-                let BackwardSpec { d_o, lse, delta, dq, dk, dv, .. } = *spec;
-                Work::Backward(backward(spec), Gradients { d_o, lse, delta, dq, dk, dv })
+                let BackwardSpec { d_o, lse, delta, dq, dk, dv, start_dkv, .. } = *spec;
+                Work::Backward(backward(spec), Gradients { d_o, lse, delta, dq, dk, dv, start_dkv })
             }
             Kernel::Preprocess { dims, tokens, o, d_o, delta } => {
                 Work::Preprocess { dims, tokens, o, d_o, delta }
@@ -109,6 +115,17 @@ impl Job {
             _ => &[],
         };
         keys.iter().filter_map(|k| k.ready)
+    }
+
+    /// Reads the keys that have no flag, if others have: they may be read long before those have come.
+    pub fn begin(&mut self, memory: &mut Memory, gpu: usize) {
+        if self.flags().next().is_none() {
+            return;
+        }
+        let at = On { memory, gpu };
+        if let Work::Forward(ref mut attention, ..) = self.0 {
+            attention.early = attention.unflagged(&at);
+        }
     }
 
     /// Does its first or its second half.
@@ -291,7 +308,22 @@ impl Attention {
     }
 
     fn kv(&self, at: &On<'_>, base: Address, strides: Strides, (b, j, h): (usize, usize, usize)) -> Vec<f32> {
-        at.rounded(self.dims, Tensor { ptr: base, strides }, b, j, h / (self.dims.heads / self.dims.kv_heads))
+        let (tensor, head) = (Tensor { ptr: base, strides }, h / (self.dims.heads / self.dims.kv_heads));
+        let known = self.early.get(&row(tensor, b, j, head, 2)).cloned();
+        known.unwrap_or_else(|| at.rounded(self.dims, tensor, b, j, head))
+    }
+
+    fn unflagged(&self, at: &On<'_>) -> BTreeMap<Address, Vec<f32>> {
+        let mut rows = BTreeMap::new();
+        for keys in self.keys.iter().filter(|keys| keys.ready.is_none()) {
+            for tensor in [keys.k, keys.v].map(|ptr| Tensor { ptr, strides: keys.strides }) {
+                let dims = Dims { heads: self.dims.kv_heads, ..self.dims };
+                each_row(dims, 0..keys.positions.len(), |b, j, h| {
+                    rows.insert(row(tensor, b, j, h, 2), at.rounded(self.dims, tensor, b, j, h));
+                });
+            }
+        }
+        rows
     }
 
     fn forward(&self, at: &mut On<'_>, (carry, output): (Carry, Option<Finished>), first: bool) {
@@ -326,6 +358,12 @@ impl Attention {
         let (dims, tokens, d) = (self.dims, self.lo.len(), self.dims.head_dim.elements());
         let keys = &self.keys[0];
         let group = dims.heads / dims.kv_heads;
+        if grads.start_dkv && first {
+            each_row(Dims { heads: dims.kv_heads, ..dims }, 0..keys.positions.len(), |b, j, h| {
+                at.put(row(grads.dk, b, j, h, 4), &vec![0.0; d]);
+                at.put(row(Tensor { ptr: grads.dv, ..grads.dk }, b, j, h, 4), &vec![0.0; d]);
+            });
+        }
         let mut rows = Vec::new();
         each_row(dims, half(tokens, first), |b, t, h| rows.push((b, t, h)));
         for (b, t, h) in rows {

@@ -47,6 +47,8 @@ enum Entry {
 #[derive(Default)]
 struct State {
     streams: Vec<VecDeque<Entry>>,
+    /// Whether a stream's head, a launch, reads the keys that it waits for on the device.
+    begun: Vec<bool>,
     /// Whether the first half of a stream's head is done, and how many commands have ended.
     half: Vec<bool>,
     ended: Vec<usize>,
@@ -104,6 +106,7 @@ impl World {
     pub fn new(gpus: usize, seed: u64, trouble: Trouble) -> Arc<Mutex<Self>> {
         let state = || State {
             streams: (0..STREAMS).map(|_| VecDeque::new()).collect(),
+            begun: vec![false; STREAMS],
             half: vec![false; STREAMS],
             ended: vec![0; STREAMS],
             ..State::default()
@@ -145,8 +148,8 @@ impl World {
             Some(Entry::Await(event, times)) => state.events[event.0].reached >= *times,
             Some(Entry::Command(Command::AwaitFlag(at))) => raised(*at),
             Some(Entry::Command(Command::Launch(launch))) => {
-                self.trouble.hung != Some((gpu, launch.0))
-                    && state.jobs[launch.0].flags().all(|flag| raised(flag.ptr) && flag.value == RAISED)
+                let all_raised = || state.jobs[launch.0].flags().all(|f| raised(f.ptr) && f.value == RAISED);
+                self.trouble.hung != Some((gpu, launch.0)) && (!state.begun[stream] || all_raised())
             }
             Some(Entry::Command(Command::Exchange(_))) => {
                 self.moved.may_go_on(gpu, stream, &heads(&self.gpus, stream))
@@ -166,6 +169,20 @@ impl World {
             return false;
         }
         self.moved.go_on(gpu, stream, &heads, &mut self.memory);
+        true
+    }
+
+    /// Lets a launch start, which reads at once what it has no flag to wait for; false where it has started.
+    fn begin(&mut self, gpu: usize, stream: usize) -> bool {
+        let state = &mut self.gpus[gpu];
+        let Some(&Entry::Command(Command::Launch(launch))) = state.streams[stream].front() else {
+            return false;
+        };
+        if state.begun[stream] {
+            return false;
+        }
+        state.begun[stream] = true;
+        state.jobs[launch.0].begin(&mut self.memory, gpu);
         true
     }
 
@@ -194,7 +211,7 @@ impl World {
     }
 
     fn go_on(&mut self, gpu: usize, stream: usize) {
-        if self.exchange(gpu, stream) {
+        if self.exchange(gpu, stream) || self.begin(gpu, stream) {
             return;
         }
         let first = !self.gpus[gpu].half[stream];
@@ -206,6 +223,7 @@ impl World {
             self.gpus[gpu].half[stream] = true;
         } else {
             self.gpus[gpu].half[stream] = false;
+            self.gpus[gpu].begun[stream] = false;
             self.gpus[gpu].ended[stream] += 1;
             self.commands += 1;
         }
