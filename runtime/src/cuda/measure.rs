@@ -9,6 +9,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 
 use super::clock::Offset;
 use super::error::CudaError;
+use super::filler::Filler;
 use super::lanes::Timed;
 use super::options::{Copies, Measured, Recording, Run};
 use super::passes::{How, Pass, failed};
@@ -21,7 +22,7 @@ impl Session<'_> {
     pub fn run(&self) -> Result<Run, CudaError> {
         self.upload()?;
         let start = Instant::now();
-        let loaded = self.warm_up()?;
+        let (loaded, fillers) = self.warm_up()?;
         let measuring = Instant::now();
         let repeats = self.options.repeats.max(1);
         let both = self.options.recording == Recording::Both;
@@ -29,15 +30,26 @@ impl Session<'_> {
         let poisons = |i: u32| self.options.collect && i + 1 == repeats;
         let mut recorded: Vec<(Pass, Timeline)> = Vec::new();
         for i in 0..repeats {
-            let pass = self.pass(How { recorded: true, poisoned: !both && poisons(i), open: false })?;
+            let (poisoned, is_last) = (!both && poisons(i), !both && i + 1 == repeats);
+            let pass =
+                self.pass(How { recorded: true, poisoned, is_last, fillers: &fillers, open: false })?;
             let timeline = self.timeline(&pass)?;
             recorded.push((pass, timeline));
         }
         let mut plain: Vec<Pass> = Vec::new();
         for i in 0..if both { repeats } else { 0 } {
-            plain.push(self.pass(How { poisoned: poisons(i), ..How::default() })?);
+            let is_last = i + 1 == repeats;
+            plain.push(self.pass(How {
+                poisoned: poisons(i),
+                is_last,
+                fillers: &fillers,
+                ..How::default()
+            })?);
         }
-        let load = (loaded, measuring.elapsed());
+        // Before and behind each run, but for the last.
+        let filled = fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO);
+        let filled = SimTime(filled.0 * 2 * (recorded.len() + plain.len()).saturating_sub(1) as u64);
+        let load = (loaded, measuring.elapsed(), filled);
         for member in &self.members {
             member.gpu.check().map_err(|source| failed(member.rank, source))?;
         }
@@ -62,16 +74,20 @@ impl Session<'_> {
     }
 
     /// Runs until kernels are loaded and the GPUs have worked for as long as was asked for; how long that was.
-    fn warm_up(&self) -> Result<Duration, CudaError> {
-        self.pass(How { recorded: true, poisoned: true, open: true })?;
+    /// What keeps them working between runs comes with it.
+    fn warm_up(&self) -> Result<(Duration, Vec<Filler>), CudaError> {
+        self.pass(How { recorded: true, poisoned: true, open: true, ..How::default() })?;
         // What was loaded meanwhile was no load.
         let start = Instant::now();
-        let mut passes = 1;
+        let (mut passes, mut fillers) = (1, Vec::new());
         while passes < self.options.warmup || start.elapsed() < self.options.sustain {
-            self.pass(How { recorded: true, ..How::default() })?;
+            let pass = self.pass(How { recorded: true, fillers: &fillers, ..How::default() })?;
+            if fillers.is_empty() {
+                fillers = self.fillers(&pass)?;
+            }
             passes += 1;
         }
-        Ok(start.elapsed())
+        Ok((start.elapsed(), fillers))
     }
 
     fn collect(&self) -> Result<(Results, usize), CudaError> {
@@ -89,10 +105,10 @@ impl Session<'_> {
         &self,
         recorded: &[(Pass, Timeline)],
         plain: &[Pass],
-        (loaded, wall): (Duration, Duration),
+        (loaded, wall, filled): (Duration, Duration, SimTime),
     ) -> Result<Measured, CudaError> {
         let passes = || recorded.iter().map(|(pass, _)| pass).chain(plain);
-        let busy: SimTime = passes().map(|p| p.makespan).sum();
+        let busy = filled + passes().map(|p| p.makespan).sum::<SimTime>();
         let names = self.members.iter().map(|m| m.gpu.name().map_err(|source| failed(m.rank, source)));
         let own: u64 = self.peak_bytes.iter().map(|b| b.0).sum();
         let mut context = 0;

@@ -10,6 +10,7 @@ mod clock;
 mod command;
 mod device;
 mod error;
+mod filler;
 mod flags;
 mod folds;
 mod lanes;

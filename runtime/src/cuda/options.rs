@@ -150,8 +150,8 @@ pub struct Measured {
     pub posting: SimTime,
     /// How long runs had followed each other when the measured ones began, from the end of the first; in seconds.
     pub loaded_s: f64,
-    /// Makespans over the wall time of the measured runs, host's work between them included: below one, GPUs had pauses to
-    /// cool and to raise their clock.
+    /// Share of the measured runs' wall time in which GPUs worked: makespans, and with a load before also what fills the time
+    /// between runs, by its time when it was first seen. Below one, GPUs had pauses to raise their clock.
     pub duty: f64,
     /// Memory allocated for each rank's tensors, what the executor itself needs among them.
     pub peak_bytes: Vec<Bytes>,

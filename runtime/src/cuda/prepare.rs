@@ -14,6 +14,7 @@ use super::clock::{Barrier, Clock};
 use super::command::{Address, Event, Parcel};
 use super::device::Gpu;
 use super::error::CudaError;
+use super::filler::{Candidate, candidate};
 use super::flags::Flags;
 use super::folds::Folds;
 use super::lanes::{Program, one_by_one};
@@ -53,6 +54,8 @@ pub(super) struct Session<'a> {
     pub members: Vec<Member>,
     /// One a member; of virtual ranks, one for all.
     pub programs: Vec<Program>,
+    /// By GPU: what it can be kept busy with.
+    pub candidates: Vec<Option<Candidate>>,
     pub memories: Vec<Memory>,
     pub folds: Vec<Folds>,
     pub flags: Flags,
@@ -130,6 +133,9 @@ impl<'a> Session<'a> {
             true => vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?],
             false => lowering.arrange(&lowered)?,
         };
+        let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
+            .map(|(member, bodies)| candidate(plan, member, &folds[member.rank as usize], bodies))
+            .collect();
         let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
         notes.extend(remarks(plan, is_deep));
         let peak_bytes = memories.iter().zip(&lowered.packed).map(|(memory, packed)| {
@@ -150,6 +156,7 @@ impl<'a> Session<'a> {
             inputs,
             options,
             programs,
+            candidates,
             memories,
             flags,
             clock,
