@@ -10,6 +10,7 @@ mod clock;
 mod command;
 mod device;
 mod error;
+mod filler;
 mod flags;
 mod folds;
 mod lanes;
@@ -32,7 +33,7 @@ use ringlab_kernels::gpu::Device;
 use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
-pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Run};
+pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Recording, Run};
 
 use crate::inputs::Inputs;
 use prepare::{Session, kernel_types};

@@ -9,11 +9,16 @@ use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::SimTime;
 
-use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs};
+use super::{
+    Coverage, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs,
+};
 use crate::calibrate::probes;
-use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options};
+use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options, Recording};
 use crate::inputs::Inputs;
 
+/// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
+/// schedules run the last.
+pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
 /// Tokens and calls of the chain that shows what lies between two calls.
 const CHAIN: (u64, u64) = (2048, 16);
 
@@ -39,7 +44,7 @@ impl GpuMachine {
             format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
         let identity = Identity { device: device.name()?, devices, versions };
         let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
-        let options = Options { collect: false, ..options };
+        let options = Options { collect: false, recording: Recording::Operations, ..options };
         let contexts = Contexts::open(&options, devices as usize)?;
         Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
     }
@@ -78,9 +83,13 @@ impl Machine for GpuMachine {
             grouped_kv_heads: 4,
             calls: ki(&[1, 2, 4, 8, 16, 32]),
             messages: ki(&[64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]),
-            sequences: ki(&[16, 64, 128]),
+            sequences: ki(&SEQUENCES),
             repeats: 5,
         }
+    }
+
+    fn coverage(&self) -> Coverage {
+        Coverage::Selected
     }
 
     fn takes(&self, plan: &Plan) -> bool {
@@ -111,16 +120,16 @@ impl Machine for GpuMachine {
         let mode = match launching {
             Launching::Stepwise | Launching::Virtual => Mode::Stepwise,
             Launching::Fused => Mode::FusedSegments,
+            Launching::FusedQueries => Mode::FusedQueries,
         };
         let devices = match launching {
             Launching::Virtual => Devices::Virtual(0),
-            Launching::Stepwise | Launching::Fused => self.options.devices.clone(),
+            Launching::Stepwise | Launching::Fused | Launching::FusedQueries => self.options.devices.clone(),
         };
         let options = Options { devices, mode, repeats, ..self.options.clone() };
         let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
-        let makespans =
-            if run.measured.unrecorded.is_empty() { run.measured.makespans } else { run.measured.unrecorded };
-        Ok(Runs { timeline: run.outcome.timeline, makespans })
+        let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
+        Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
     }
 
     /// What lies between two calls of a chain: launches are posted ahead, so this is the device's share of them.

@@ -62,6 +62,7 @@ impl<'a> Engine<'a> {
                 world: None,
             },
             warmup: args.warmup(),
+            sustain: args.sustain.unwrap_or_default(),
             repeats: args.repeats(),
             timeout,
             deterministic: args.gpu.deterministic,
