@@ -212,7 +212,13 @@ impl Session<'_> {
 
     fn set_kernel(&mut self, row: KernelRow) {
         let rows = &mut self.cluster.kernels;
-        rows.retain(|known| known.title() != row.title());
+        let same = |known: &KernelRow| {
+            (known.pass, known.dtype, known.head_dim) == (row.pass, row.dtype, row.head_dim)
+        };
+        // A row with a condition follows the one for all other calls, and goes with it.
+        if row.used_for.is_none() {
+            rows.retain(|known| !same(known));
+        }
         rows.push(row);
     }
 }

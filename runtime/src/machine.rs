@@ -2,8 +2,9 @@
 
 mod cpu;
 mod gpu;
+mod rows;
 
-use ringlab_sim::config::cluster::{Cluster, Grid, Items};
+use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
@@ -53,7 +54,7 @@ impl Identity {
 }
 
 /// An attention kernel of a machine, as the cost model sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MachineKernel {
     /// Implementation.
     pub name: String,
@@ -69,6 +70,8 @@ pub struct MachineKernel {
     pub items: Items,
     /// How its work items reach the SMs.
     pub grid: Grid,
+    /// The calls that it is launched for; without it, all that no other kernel takes.
+    pub used_for: Option<KernelUse>,
 }
 
 /// Time of the host for each call that it makes.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use ringlab_sim::bound;
+use ringlab_sim::config::cluster::KernelRow;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::attention::{self, AttentionTime};
@@ -92,8 +93,10 @@ fn least_compute(job: &Job, training: &Training, pass: Pass) -> SimTime {
     let Ok(kernel) = job.cluster.kernel(shape.head_dim, shape.dtype, pass) else { return SimTime::ZERO };
     let heads = f64::from(shape.heads) * f64::from(shape.batch);
     let pairs = busiest_pairs(training) * heads;
-    let flops = pairs * pass.flops_per_pair(kernel.head_dim) as f64 * kernel.partial_tile_cost.min(1.0);
-    let seconds = flops / kernel.rate.0;
+    let flops = pairs * pass.flops_per_pair(kernel.head_dim) as f64;
+    // Of two kernels the faster one may take all calls.
+    let seconds = |row: &KernelRow| flops * row.partial_tile_cost.min(1.0) / row.rate.0;
+    let seconds = job.cluster.conditional_kernel(kernel).map_or(f64::INFINITY, seconds).min(seconds(kernel));
     // A little less, so that no rounding lifts it above what is simulated.
     SimTime((seconds * (1.0 - 1e-9) * 1e12) as u64)
 }

@@ -50,6 +50,7 @@ impl Machine for CpuMachine {
             tile: TileShape { q: 1, kv: 1 },
             items: Items::QueryTiles,
             grid: Grid::Persistent,
+            used_for: None,
         };
         vec![kernel(Pass::Forward), kernel(Pass::Backward)]
     }

@@ -31,7 +31,8 @@ pub fn matrix(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
     let sizes = machine.sizes();
     let middle = sizes.sequences.get(sizes.sequences.len() / 2).copied();
     let mut points = Vec::new();
-    for kernel in machine.kernels() {
+    // A kernel of some calls only shares its points with the one of all others.
+    for kernel in machine.kernels().into_iter().filter(|kernel| kernel.used_for.is_none()) {
         if !filter.passes.is_empty() && !filter.passes.contains(&kernel.pass) {
             continue;
         }

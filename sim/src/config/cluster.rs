@@ -20,7 +20,7 @@ use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
-pub use kernel::{Dtype, Grid, Items, KernelRow, NoKernel, Pass};
+pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass};
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -275,22 +275,32 @@ impl Cluster {
         }
     }
 
-    /// The row for heads of `head_dim`: that of the smallest dimension that holds them, since kernels pad.
+    /// The row for heads of `head_dim`: that of the smallest dimension that holds them, since kernels pad. Some of its calls
+    /// may be for another row, the [`Cluster::conditional_kernel`].
     ///
     /// # Errors
     /// [`NoKernel`] when the table has no row for the type, the pass, or a head this large.
     pub fn kernel(&self, head_dim: u32, dtype: Dtype, pass: Pass) -> Result<&KernelRow, NoKernel> {
         let fits =
             |row: &&KernelRow| row.pass == pass && row.dtype.shares_rate(dtype) && row.head_dim >= head_dim;
+        let general = |row: &&KernelRow| row.used_for.is_none();
         // An exact type wins over one that merely shares the rate.
         let distance = |row: &&KernelRow| (row.head_dim, row.dtype != dtype);
-        self.kernels.iter().filter(fits).min_by_key(distance).ok_or_else(|| NoKernel {
+        self.kernels.iter().filter(general).filter(fits).min_by_key(distance).ok_or_else(|| NoKernel {
             cluster: self.name.clone(),
             head_dim,
             dtype,
             pass,
             rows: self.kernel_names(),
         })
+    }
+
+    /// The row that takes some of the calls of `general`, if there is one: it says itself which.
+    pub fn conditional_kernel(&self, general: &KernelRow) -> Option<&KernelRow> {
+        let same = |row: &&KernelRow| {
+            (row.pass, row.dtype, row.head_dim) == (general.pass, general.dtype, general.head_dim)
+        };
+        self.kernels.iter().filter(|row| row.used_for.is_some()).find(same)
     }
 
     fn kernel_names(&self) -> String {

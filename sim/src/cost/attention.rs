@@ -178,6 +178,7 @@ mod tests {
             items: Items::QueryTiles,
             grid: Grid::Persistent,
             source: "test".into(),
+            used_for: None,
         }
     }
 

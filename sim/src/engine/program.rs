@@ -9,7 +9,7 @@
 
 use super::SimError;
 use crate::config::cluster::Host;
-use crate::cost::{Costs, Kernel};
+use crate::cost::{Costs, Kernels};
 use crate::plan::{LANES, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
 use crate::timeline::Timeline;
 use crate::units::SimTime;
@@ -27,8 +27,10 @@ const BLOCK: usize = 64;
 pub(super) enum TaskKind {
     /// A kernel that only streams memory, or nothing.
     Memory,
-    /// An attention call: it needs the SMs.
-    Call,
+    /// An attention call or a matrix product: it needs the SMs, and a persistent grid keeps them.
+    Call {
+        persistent: bool,
+    },
     Transfer,
 }
 
@@ -95,7 +97,6 @@ pub(super) struct Tasks {
     /// The place of each rank in a row: the longest programs come first, so that no row has gaps.
     columns: Vec<u32>,
     hosts: Vec<Loading>,
-    persistent: bool,
 }
 
 /// How far a rank's program was prepared.
@@ -128,11 +129,6 @@ impl Tasks {
         &self.waits[from..from + count]
     }
 
-    /// Whether the plan's attention calls are persistent grids.
-    pub fn are_persistent(&self) -> bool {
-        self.persistent
-    }
-
     /// The first operation of every lane, [`STRIDE`] lanes a rank; [`END`] for an empty one.
     pub fn lanes(&self) -> &[OpId] {
         &self.lanes
@@ -144,7 +140,7 @@ impl Tasks {
     /// A kernel that the cluster lacks, or a plan that contradicts itself.
     pub fn load(&mut self, plan: &Plan, costs: &mut Costs, host: &Host) -> Result<(), SimError> {
         self.lay_out(plan)?;
-        let mut loader = Loader { plan, costs, host, kernel: None };
+        let mut loader = Loader { plan, costs, host, kernels: None };
         let longest = self.rows.len();
         for from in (0..longest).step_by(BLOCK) {
             for (rank, program) in plan.programs.iter().enumerate() {
@@ -154,7 +150,6 @@ impl Tasks {
                 }
             }
         }
-        self.persistent = loader.kernel.is_some_and(|kernel| kernel.is_persistent());
         Ok(())
     }
 
@@ -254,7 +249,7 @@ struct Loader<'a> {
     plan: &'a Plan,
     costs: &'a mut Costs,
     host: &'a Host,
-    kernel: Option<Kernel>,
+    kernels: Option<Kernels>,
 }
 
 impl Loader<'_> {
@@ -314,16 +309,20 @@ impl Loader<'_> {
             }
             OpKind::Attend { q_block, kv_block, mask, .. }
             | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-                let kernel = match self.kernel {
-                    Some(kernel) => kernel,
-                    None => *self.kernel.insert(self.costs.kernel(self.plan)?),
+                let kernels = match self.kernels {
+                    Some(kernels) => kernels,
+                    None => *self.kernels.insert(self.costs.kernels(self.plan)?),
                 };
+                let blocks = (q_block, kv_block, mask);
+                let kernel = self.costs.choose(self.plan, &kernels, blocks);
                 let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
-                let call = self.costs.call(self.plan, &kernel, (q_block, kv_block, mask), carries);
-                (TaskKind::Call, call.time(self.costs.sms()))
+                let call = self.costs.call(self.plan, &kernel, blocks, carries);
+                (TaskKind::Call { persistent: kernel.is_persistent() }, call.time(self.costs.sms()))
             }
             OpKind::Scores(scores) => {
-                let product = if scores.product().is_some() { TaskKind::Call } else { TaskKind::Memory };
+                let is_product = scores.product().is_some();
+                let product =
+                    if is_product { TaskKind::Call { persistent: false } } else { TaskKind::Memory };
                 (product, self.costs.scores_time(self.plan, program, &scores))
             }
             // The last attention call or merge does it on its way out.

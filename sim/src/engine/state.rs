@@ -166,10 +166,10 @@ impl<R: Recorder> Run<'_, R> {
         while op != next {
             let Task { kind, work, next, .. } = *self.tasks.get(lane / STRIDE as u32, op);
             match kind {
-                TaskKind::Call if self.sms.is_some() && is_compute(lane) => {
+                TaskKind::Call { .. } if self.sms.is_some() && is_compute(lane) => {
                     self.lanes.calls.push(lane);
                 }
-                TaskKind::Call | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
+                TaskKind::Call { .. } | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
                 TaskKind::Transfer => self.meet(work as MessageId, Side { lane, op }),
             }
             open += 1;
@@ -191,8 +191,9 @@ impl<R: Recorder> Run<'_, R> {
         let mut calls = std::mem::take(&mut self.lanes.calls);
         for lane in calls.drain(..) {
             let head = self.lanes.states[lane as usize].head;
-            let duration = self.tasks.get(lane / STRIDE as u32, head).work;
-            let new = sms.start_call(lane, duration, now, self.tasks.are_persistent());
+            let task = self.tasks.get(lane / STRIDE as u32, head);
+            let persistent = task.kind == TaskKind::Call { persistent: true };
+            let new = sms.start_call(lane, task.work, now, persistent);
             self.lanes.put_off(new, self.queue);
         }
         self.lanes.calls = calls;

@@ -114,8 +114,9 @@ fn least_time(plan: &Plan, costs: &mut Costs, topology: &Topology, rank: usize, 
     match program.ops[op].kind {
         OpKind::Attend { q_block, kv_block, mask, .. }
         | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-            let kernel = costs.kernel(plan).unwrap();
-            costs.call(plan, &kernel, (q_block, kv_block, mask), 0).time(costs.sms())
+            let (kernels, blocks) = (costs.kernels(plan).unwrap(), (q_block, kv_block, mask));
+            let kernel = costs.choose(plan, &kernels, blocks);
+            costs.call(plan, &kernel, blocks, 0).time(costs.sms())
         }
         OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
             let m = plan.message(message);

@@ -44,6 +44,7 @@ pub fn cluster(nodes: u32) -> Cluster {
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::PerItem,
         source: "test".into(),
+        used_for: None,
     });
     Cluster {
         name: "test".into(),
