@@ -109,6 +109,9 @@ pub struct Reached {
     pub matmul: FlopsPerSec,
     /// An element-wise kernel that streams device memory, reads and writes added.
     pub hbm: BytesPerSec,
+    /// Time of such a kernel whatever its size, beside that of its bytes.
+    #[serde(skip_serializing_if = "kernel::is_zero")]
+    pub call: SimTime,
     /// Where these figures come from.
     pub source: String,
 }
@@ -139,6 +142,11 @@ pub struct Fabric {
     pub nccl: Transport,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(share: &f64) -> bool {
+    *share == 0.0
+}
+
 /// One transfer: `latency + bytes / bandwidth`, slower where its links are shared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transport {
@@ -148,6 +156,13 @@ pub struct Transport {
     pub latency: SimTime,
     /// SMs that a transfer holds on each of its two GPUs while it moves; zero for a copy engine.
     pub sms: u32,
+    /// Share of its speed that an attention call loses while transfers move on its GPU, held SMs aside: they use the same
+    /// memory.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub slows_calls: f64,
+    /// Share of its bandwidth that a transfer loses while an attention call runs on one of its GPUs.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub slowed_by_calls: f64,
     /// Where these figures come from.
     pub source: String,
 }

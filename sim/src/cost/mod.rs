@@ -117,7 +117,11 @@ impl Costs {
             OpKind::Preprocess { delta, .. } => preprocess_bytes(&plan.shape, bytes(delta)),
             _ => Bytes(0),
         };
-        moved / self.cluster.device.reached.hbm
+        if moved == Bytes(0) {
+            return SimTime::ZERO;
+        }
+        let reached = &self.cluster.device.reached;
+        reached.call + moved / reached.hbm
     }
 
     /// Time of an operation on score rows.

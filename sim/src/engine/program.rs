@@ -8,7 +8,7 @@
 //! and a position, and one that an earlier wait of the same lane implies is left out.
 
 use super::SimError;
-use crate::config::cluster::Host;
+use crate::config::cluster::{Grid, Host};
 use crate::cost::{Costs, Kernels};
 use crate::plan::{LANES, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
 use crate::timeline::Timeline;
@@ -27,10 +27,8 @@ const BLOCK: usize = 64;
 pub(super) enum TaskKind {
     /// A kernel that only streams memory, or nothing.
     Memory,
-    /// An attention call or a matrix product: it needs the SMs, and a persistent grid keeps them.
-    Call {
-        persistent: bool,
-    },
+    /// An attention call or a matrix product: it needs the SMs.
+    Call(Grid),
     Transfer,
 }
 
@@ -97,6 +95,7 @@ pub(super) struct Tasks {
     /// The place of each rank in a row: the longest programs come first, so that no row has gaps.
     columns: Vec<u32>,
     hosts: Vec<Loading>,
+    has_queues: bool,
 }
 
 /// How far a rank's program was prepared.
@@ -129,6 +128,11 @@ impl Tasks {
         &self.waits[from..from + count]
     }
 
+    /// Whether any attention call is a persistent grid with a queue.
+    pub fn have_queues(&self) -> bool {
+        self.has_queues
+    }
+
     /// The first operation of every lane, [`STRIDE`] lanes a rank; [`END`] for an empty one.
     pub fn lanes(&self) -> &[OpId] {
         &self.lanes
@@ -140,6 +144,7 @@ impl Tasks {
     /// A kernel that the cluster lacks, or a plan that contradicts itself.
     pub fn load(&mut self, plan: &Plan, costs: &mut Costs, host: &Host) -> Result<(), SimError> {
         self.lay_out(plan)?;
+        self.has_queues = false;
         let mut loader = Loader { plan, costs, host, kernels: None };
         let longest = self.rows.len();
         for from in (0..longest).step_by(BLOCK) {
@@ -271,6 +276,7 @@ impl Loader<'_> {
         tasks.link(rank, index, lane, joined);
         let (waits, wait_count) = tasks.reduce_waits(rank, op);
         let (kind, work) = self.work(program, index)?;
+        tasks.has_queues |= kind == TaskKind::Call(Grid::PersistentQueue);
         *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, ..BLANK };
         Ok(())
     }
@@ -317,12 +323,12 @@ impl Loader<'_> {
                 let kernel = self.costs.choose(self.plan, &kernels, blocks);
                 let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
                 let call = self.costs.call(self.plan, &kernel, blocks, carries);
-                (TaskKind::Call { persistent: kernel.is_persistent() }, call.time(self.costs.sms()))
+                (TaskKind::Call(kernel.grid()), call.time(self.costs.sms()))
             }
             OpKind::Scores(scores) => {
                 let is_product = scores.product().is_some();
                 let product =
-                    if is_product { TaskKind::Call { persistent: false } } else { TaskKind::Memory };
+                    if is_product { TaskKind::Call(Grid::PerItem) } else { TaskKind::Memory };
                 (product, self.costs.scores_time(self.plan, program, &scores))
             }
             // The last attention call or merge does it on its way out.

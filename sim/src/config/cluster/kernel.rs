@@ -94,15 +94,18 @@ fn is_default(items: &Items) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(time: &SimTime) -> bool {
+pub(super) fn is_zero(time: &SimTime) -> bool {
     *time == SimTime::ZERO
 }
 
 /// How the work items of a kernel reach the SMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// One thread block an SM takes items until none is left, and keeps its SM to the end.
+    /// One thread block an SM, each with its share of the items, which keeps its SM to the end.
     Persistent,
+    /// One thread block an SM; each takes items from a counter until none is left, and keeps its SM to the end. Blocks that
+    /// find no room come later and find less to do, and a transfer that needs SMs waits until the grid has ended.
+    PersistentQueue,
     /// One thread block an item; SMs come free between items.
     PerItem,
 }
@@ -194,7 +197,11 @@ impl Keyword for Items {
 
 impl Keyword for Grid {
     const NAMES: &'static [(&'static str, Self)] =
-        &[("persistent", Self::Persistent), ("per-item", Self::PerItem)];
+        &[
+        ("persistent", Self::Persistent),
+        ("persistent-queue", Self::PersistentQueue),
+        ("per-item", Self::PerItem),
+    ];
 }
 
 macro_rules! text_is_name {

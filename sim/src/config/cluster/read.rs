@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use crate::config::error::ConfigError;
 use crate::config::field::{Field, Source};
 use crate::config::section::{Keys, Section, parse_toml};
-use crate::units::{Bytes, BytesPerSec};
+use crate::units::{Bytes, BytesPerSec, SimTime};
 
 const SOURCE: (&str, &str) = ("source", "\"datasheet, paper, or where and when measured\"");
 const KIND: (&str, &str) = ("kind", "\"nvswitch\"");
@@ -42,7 +42,7 @@ const DEVICE: Keys = &[
     ("reached", "[device.reached]"),
 ];
 const PEAK: Keys = &[("bf16", RATE), ("fp16", RATE), ("fp8", RATE), ("tf32", RATE), ("fp32", RATE)];
-const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), SOURCE];
+const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), ("call", TIME), SOURCE];
 const HOST: Keys = &[("kernel_launch", TIME), ("copy_launch", TIME), ("nccl_launch", TIME), SOURCE];
 const FABRIC: Keys = &[
     SOURCE,
@@ -63,7 +63,16 @@ const FABRIC_KINDS: &[(&str, Keys)] = &[
     ),
     ("torus", &[KIND, ("dims", "[4, 4]"), ("link_bandwidth", BANDWIDTH), ("wraparound", "true")]),
 ];
-const TRANSPORT: Keys = &[("bandwidth", BANDWIDTH), ("latency", TIME), ("sms", "0"), SOURCE];
+const TRANSPORT: Keys = &[
+    ("bandwidth", BANDWIDTH),
+    ("latency", TIME),
+    ("sms", "0"),
+    ("slows_calls", "0.05"),
+    ("slowed_by_calls", "0.05"),
+    SOURCE,
+];
+/// Most of its speed that anything loses to what runs beside it.
+const LOSS: f64 = 0.99;
 const NETWORK: Keys = &[
     ("nic_bandwidth", "\"400 Gb/s\""),
     ("nics_per_node", "8"),
@@ -178,6 +187,7 @@ fn reached(section: &Section<'_, '_>) -> Result<Reached, ConfigError> {
     Ok(Reached {
         matmul: section.required("matmul")?.amount()?,
         hbm: section.required("hbm")?.amount()?,
+        call: section.optional("call").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
         source: section.required("source")?.text()?,
     })
 }
@@ -254,10 +264,13 @@ fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Tr
             .error(message)
             .with_hint("bandwidths count one direction; halve a figure for both ways"));
     }
+    let loss = |key| section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=LOSS));
     Ok(Transport {
         bandwidth,
         latency: section.required("latency")?.amount()?,
         sms: section.required("sms")?.small_count(0..=sms)?,
+        slows_calls: loss("slows_calls")?,
+        slowed_by_calls: loss("slowed_by_calls")?,
         source: section.required("source")?.text()?,
     })
 }
