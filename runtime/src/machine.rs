@@ -155,6 +155,11 @@ pub trait Machine {
     /// Whether messages can also go by NCCL.
     fn has_nccl(&self) -> bool;
 
+    /// Whether transfers move beside attention calls without the processor's help.
+    fn has_overlap(&self) -> bool {
+        true
+    }
+
     /// Whether calls can be fused.
     fn has_fused(&self) -> bool;
 
@@ -202,7 +207,7 @@ const PERIOD: u64 = 1 << 12;
 /// Random inputs of the plan's size, which repeat every [`PERIOD`] tokens: times do not depend on it, and long sequences
 /// need not be drawn number by number. What a backward gets as its forward's result is random too, with an lse that keeps
 /// the weights as small as real ones.
-fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
+pub(crate) fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
     let documents = plan.layout.documents();
     let tokens = documents.tokens() - documents.padding();
     let shape = Shape { batch: 1, ..plan.shape };

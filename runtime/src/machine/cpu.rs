@@ -74,6 +74,10 @@ impl Machine for CpuMachine {
         false
     }
 
+    fn has_overlap(&self) -> bool {
+        false
+    }
+
     fn has_fused(&self) -> bool {
         false
     }

@@ -29,7 +29,7 @@ fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
         pass,
         tile: TileShape { q: kernel.tile_q as u64, kv: kernel.tile_kv as u64 },
         items,
-        grid: if kernel.grid == KernelGrid::Persistent { Grid::Persistent } else { Grid::PerItem },
+        grid: if kernel.grid == KernelGrid::Persistent { Grid::PersistentQueue } else { Grid::PerItem },
         used_for,
     };
     let forward = |key_tile| Kernel::forward(target, dtype, head_dim, key_tile);

@@ -110,13 +110,7 @@ impl Costs {
 
     /// Time of an operation that streams device memory; zero for one that does not.
     pub fn memory_time(&self, plan: &Plan, program: &Program, kind: &OpKind) -> SimTime {
-        let bytes = |buffer: Buf| program.buffers[usize::from(buffer.0)].bytes;
-        let moved = match *kind {
-            OpKind::Merge { from, into } => merge_bytes(bytes(from).min(bytes(into))),
-            OpKind::Accumulate { from, into } => accumulate_bytes(bytes(from).min(bytes(into))),
-            OpKind::Preprocess { delta, .. } => preprocess_bytes(&plan.shape, bytes(delta)),
-            _ => Bytes(0),
-        };
+        let moved = moved_bytes(plan, program, kind);
         if moved == Bytes(0) {
             return SimTime::ZERO;
         }
@@ -133,6 +127,17 @@ impl Costs {
         let (q, kv, on) = (&plan.block(q).tokens, &plan.block(kv).tokens, plan.mask(mask));
         let count = || Geometry { profile: by.profile(on, q, kv), pairs: work::pairs(on, q, kv) };
         self.geometries.get_or_insert(on, q, kv, by, count)
+    }
+}
+
+/// Bytes of device memory that an operation reads and writes; zero for one that does more than streaming them.
+pub fn moved_bytes(plan: &Plan, program: &Program, kind: &OpKind) -> Bytes {
+    let bytes = |buffer: Buf| program.buffers[usize::from(buffer.0)].bytes;
+    match *kind {
+        OpKind::Merge { from, into } => merge_bytes(bytes(from).min(bytes(into))),
+        OpKind::Accumulate { from, into } => accumulate_bytes(bytes(from).min(bytes(into))),
+        OpKind::Preprocess { delta, .. } => preprocess_bytes(&plan.shape, bytes(delta)),
+        _ => Bytes(0),
     }
 }
 

@@ -187,7 +187,8 @@ impl Flows {
         let (now, ranks) = (queue.now(), [transfer.from, transfer.to]);
         let active_at = transfer.posted.saturating_add(latency).max(now);
         let is_slow = limit != limit_beside_calls;
-        let is_alone = !is_slow && self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
+        let is_alone =
+            !is_slow && self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
         let mut flow = Flow {
             sides: transfer.sides,
             ranks,

@@ -323,12 +323,17 @@ impl Loader<'_> {
                 let kernel = self.costs.choose(self.plan, &kernels, blocks);
                 let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
                 let call = self.costs.call(self.plan, &kernel, blocks, carries);
-                (TaskKind::Call(kernel.grid()), call.time(self.costs.sms()))
+                // A grid of fewer thread blocks than there are SMs leaves some free.
+                let leaves_room = call.items < u64::from(self.costs.sms());
+                let grid = match kernel.grid() {
+                    Grid::PersistentQueue if leaves_room => Grid::PerItem,
+                    grid => grid,
+                };
+                (TaskKind::Call(grid), call.time(self.costs.sms()))
             }
             OpKind::Scores(scores) => {
                 let is_product = scores.product().is_some();
-                let product =
-                    if is_product { TaskKind::Call(Grid::PerItem) } else { TaskKind::Memory };
+                let product = if is_product { TaskKind::Call(Grid::PerItem) } else { TaskKind::Memory };
                 (product, self.costs.scores_time(self.plan, program, &scores))
             }
             // The last attention call or merge does it on its way out.

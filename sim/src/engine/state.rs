@@ -1,10 +1,10 @@
 //! The run itself: heads of lanes that start, transfers that meet, events that end them.
 
 use super::flows::{Flow, Flows, Side, Transfer};
+use super::grants::Grants;
 use super::paths::Path;
 use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
-use super::grants::Grants;
 use super::sms::{Holder, NewEnd, Sms};
 use super::{Done, Recorder, SimError};
 use crate::disturb::Conditions;

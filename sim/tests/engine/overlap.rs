@@ -40,16 +40,17 @@ fn h200(grid: Grid, posted: Posted) -> Cluster {
 
 /// Two calls of `tokens` queries over as many keys on each of two ranks, and their keys and values exchanged.
 fn plan(tokens: u64, transport: Transport, (calls, exchange): (bool, bool)) -> Plan {
-    let problem = Problem {
-        shape: support::shape(16, 128),
-        pattern: Pattern::Full,
-        documents: vec![2 * tokens],
-    };
+    let problem =
+        Problem { shape: support::shape(16, 128), pattern: Pattern::Full, documents: vec![2 * tokens] };
     let layout = Layout::new(LayoutKind::Contiguous, 2, Documents::single(2 * tokens)).unwrap();
     let mut b = PlanBuilder::new("overlap".into(), Pass::Forward, &problem, layout, transport);
-    let blocks: Vec<_> = (0..2).map(|r| (b.block(&[b.shard(r)], false), b.block(&[b.shard(r)], true))).collect();
-    let messages: Vec<_> =
-        if exchange { (0..2).map(|r| b.message(r, 1 - r, Tensor::KeyValue, blocks[r as usize].1)).collect() } else { vec![] };
+    let blocks: Vec<_> =
+        (0..2).map(|r| (b.block(&[b.shard(r)], false), b.block(&[b.shard(r)], true))).collect();
+    let messages: Vec<_> = if exchange {
+        (0..2).map(|r| b.message(r, 1 - r, Tensor::KeyValue, blocks[r as usize].1)).collect()
+    } else {
+        vec![]
+    };
     for (rank, &(q_block, kv_block)) in (0..2).zip(&blocks) {
         let (q, kv) = (b.input(rank, Tensor::Query, q_block), b.input(rank, Tensor::KeyValue, kv_block));
         let state = b.scratch(rank, Tensor::State, q_block);

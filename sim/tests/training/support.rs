@@ -61,7 +61,12 @@ pub fn cluster(nodes: u32) -> Cluster {
             copy_engines: 4,
             source: "test".into(),
             peak: Peak { bf16: FlopsPerSec(300e12), fp16: None, fp8: None, tf32: None, fp32: None },
-            reached: Reached { matmul: FlopsPerSec(250e12), hbm: BytesPerSec(1.5e12), call: SimTime::ZERO, source: "test".into() },
+            reached: Reached {
+                matmul: FlopsPerSec(250e12),
+                hbm: BytesPerSec(1.5e12),
+                call: SimTime::ZERO,
+                source: "test".into(),
+            },
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },
         fabric: Fabric {

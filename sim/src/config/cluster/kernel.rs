@@ -196,8 +196,7 @@ impl Keyword for Items {
 }
 
 impl Keyword for Grid {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[
+    const NAMES: &'static [(&'static str, Self)] = &[
         ("persistent", Self::Persistent),
         ("persistent-queue", Self::PersistentQueue),
         ("per-item", Self::PerItem),
