@@ -100,6 +100,24 @@ pub enum KeyTile {
     Narrow,
 }
 
+impl KeyTile {
+    /// Queries and keys of the tiles by whose visits a launch is judged: those of the narrow kernel.
+    pub const JUDGED: usize = 128;
+    /// Launches over at least so many keys are wide.
+    pub const MIN_KEYS: usize = 32 << 10;
+    /// Launches with this share of their tiles visited, or more, are wide as well, as numerator and denominator...
+    pub const VISITED: (usize, usize) = (9, 10);
+    /// ...if they have more keys than this: the last tile of 176 would be mostly padding.
+    pub const ABOVE_KEYS: usize = 2 << 10;
+
+    /// For a launch over `keys` keys in all of its segments, which visits `visited` of `all` tiles.
+    pub fn choose(keys: usize, visited: usize, all: usize) -> Self {
+        let (numerator, denominator) = Self::VISITED;
+        let is_dense = keys > Self::ABOVE_KEYS && visited * denominator >= all * numerator;
+        if keys >= Self::MIN_KEYS || is_dense { Self::Wide } else { Self::Narrow }
+    }
+}
+
 /// How many CTAs a launch has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grid {
