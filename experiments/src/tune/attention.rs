@@ -76,8 +76,8 @@ fn simulated(job: &Job, training: &Training) -> Result<[AttentionTime; 2], Train
     Ok([pass(Pass::Forward)?, pass(Pass::Backward)?])
 }
 
-/// Attention that no simulation undercuts: the busiest rank's unmasked pairs at the kernel's rate, and the exchange of
-/// heads.
+/// Attention that no simulation undercuts: the busiest rank's unmasked pairs at the kernel's rate and the highest clock,
+/// and the exchange of heads.
 pub fn floor(job: &Job, training: &Training) -> [AttentionTime; 2] {
     let exposed = attention::exchange_heads(&job.model, &job.cluster, training);
     PASSES.map(|pass| AttentionTime {
@@ -93,7 +93,8 @@ fn least_compute(job: &Job, training: &Training, pass: Pass) -> SimTime {
     let heads = f64::from(shape.heads) * f64::from(shape.batch);
     let pairs = busiest_pairs(training) * heads;
     let flops = pairs * pass.flops_per_pair(kernel.head_dim) as f64 * kernel.partial_tile_cost.min(1.0);
-    let seconds = flops / kernel.rate.0;
+    let boost = job.cluster.device.power.as_ref().map_or(1.0, |power| power.boost);
+    let seconds = flops / (kernel.rate.0 * boost);
     // A little less, so that no rounding lifts it above what is simulated.
     SimTime((seconds * (1.0 - 1e-9) * 1e12) as u64)
 }

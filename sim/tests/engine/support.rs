@@ -60,6 +60,7 @@ pub fn ideal(gpus: u32) -> Cluster {
             source: "test".into(),
             peak: Peak { bf16: FlopsPerSec(1e15), fp16: None, fp8: None, tf32: None, fp32: None },
             reached: Reached { matmul: FlopsPerSec(1e15), hbm: FREE, source: "test".into() },
+            power: None,
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },
         fabric: fabric(FabricTopology::Nvswitch { link_bandwidth: FREE }, free(), free()),

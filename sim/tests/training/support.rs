@@ -59,6 +59,7 @@ pub fn cluster(nodes: u32) -> Cluster {
             source: "test".into(),
             peak: Peak { bf16: FlopsPerSec(300e12), fp16: None, fp8: None, tf32: None, fp32: None },
             reached: Reached { matmul: FlopsPerSec(250e12), hbm: BytesPerSec(1.5e12), source: "test".into() },
+            power: None,
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },
         fabric: Fabric {
