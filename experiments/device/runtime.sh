@@ -5,13 +5,13 @@
 #   runtime.sh FOLDER [RINGLAB [PART ...]]
 #
 # Writes JSON, CSV and TOML to FOLDER and prints a short table last. RINGLAB is the binary (`cargo build --release`);
-# PART is any of correct, times, processes, peers, calibrate, validate; all by default. Every part ends by itself.
+# PART is any of correct, times, processes, faults, peers, calibrate, validate; all by default. Every part ends by itself.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?a folder for the results}
 ringlab=${2:-$here/../../target/release/ringlab}
 shift $(($# < 2 ? $# : 2))
-parts=${*:-correct times processes peers calibrate validate}
+parts=${*:-correct times processes faults peers calibrate validate}
 export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
 mkdir -p "$out"
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
@@ -28,7 +28,8 @@ run() {
 }
 
 small="--heads 8 --kv-heads 4 --seq 1920 --pass forward+backward --repeats 1"
-big="--heads 16 --kv-heads 16 --head-dim 128 --cluster hgx-h200 --cp $gpus --sample-rows 4"
+big="--heads 16 --kv-heads 16 --head-dim 128 --cluster hgx-h200 --sample-rows 2"
+cuda="run --backend cuda --cp $gpus"
 
 for part in $parts; do
     case $part in
@@ -36,13 +37,15 @@ for part in $parts; do
         # shellcheck disable=SC2086
         {
             if [ "$gpus" -gt 1 ]; then
-                run correct-causal 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --schedule all
-                run correct-full 60 run --backend cuda $small --cp "$gpus" --head-dim 64 --mask full --schedule all
-                run correct-window 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mask window:300 --dtype fp16 --schedule all
-                run correct-documents 60 run --backend cuda ${small/--seq 1920/--seq 1000} --cp "$gpus" --head-dim 128 --pad --mask docs:300,17,500,183 --schedule all
-                run correct-nccl 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --transport nccl --schedule all
-                run correct-chunks 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
-                run correct-fused 60 run --backend cuda $small --cp "$gpus" --head-dim 128 --mode fused-queries --schedule all
+                run correct-causal 60 $cuda $small --head-dim 128 --schedule all
+                run correct-full 60 $cuda $small --head-dim 64 --mask full --schedule all
+                run correct-window 60 $cuda $small --head-dim 128 --mask window:300 --dtype fp16 --schedule all
+                run correct-documents 60 $cuda ${small/--seq 1920/--seq 1000} --head-dim 128 --pad --mask docs:300,17,500,183 --schedule all
+                run correct-nccl 90 $cuda $small --head-dim 128 --transport nccl --schedule all
+                run correct-chunks 60 $cuda $small --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
+                run correct-direct 60 $cuda $small --head-dim 128 --chunks 4 --route direct --schedule ring,zigzag,striped,dist-flash
+                run correct-fused 60 $cuda $small --head-dim 128 --chunks 4 --mode fused-queries --schedule ring,zigzag,striped,dist-flash
+                run correct-fused-segments 60 $cuda $small --head-dim 128 --chunks 3 --mode fused --schedule ring,zigzag,striped,dist-flash
             fi
             for cp in 1 3 4 8; do
                 run "correct-virtual-$cp" 60 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
@@ -52,25 +55,52 @@ for part in $parts; do
     times)
         # shellcheck disable=SC2086
         {
-            for seq in 16Ki 64Ki 128Ki 256Ki; do
-                run "times-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128,dist-flash --mode stepwise --pass forward
-                run "times-fused-$seq" 60 run --backend cuda $big --seq $seq --schedule zigzag,striped:128 --mode fused --pass forward
-                run "times-both-$seq" 90 run --backend cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128 --mode stepwise --pass forward+backward
+            both="--pass forward+backward"
+            for seq in 16Ki 64Ki 128Ki; do
+                run times-$seq 60 $cuda $big --seq $seq --schedule ring,zigzag,striped,striped:128 $both
+                run times-fused-$seq 40 $cuda $big --seq $seq --schedule zigzag,striped:128 --mode fused-queries --chunks 4
             done
-            run times-nccl 60 run --backend cuda $big --seq 64Ki --schedule ring,zigzag,striped:128 --mode stepwise --transport nccl --pass forward
-            run times-grouped-4 60 run --backend cuda ${big/--kv-heads 16/--kv-heads 4} --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
-            run times-grouped-8 60 run --backend cuda ${big/--kv-heads 16/--kv-heads 2} --seq 64Ki --schedule zigzag,striped:128 --pass forward+backward
-            run times-one-gpu 60 run --backend cuda ${big/--cp $gpus/--cp 1} --seq 64Ki --schedule ring --pass forward+backward
+            run times-256Ki 90 $cuda $big --seq 256Ki --schedule zigzag,striped:128 $both --repeats 3
+            run times-pull-64Ki 40 $cuda $big --seq 64Ki --schedule zigzag $both --copy pull
+            run times-direct-64Ki 40 $cuda $big --seq 64Ki --schedule zigzag,striped:128 $both --route direct --chunks 4
+            run times-direct-16Ki 40 $cuda $big --seq 16Ki --schedule zigzag,striped:128 $both --route direct --chunks 4
+            run times-segments-64Ki 40 $cuda $big --seq 64Ki --schedule zigzag --mode fused --chunks 4
+            run times-nccl-64Ki 40 $cuda $big --seq 64Ki --schedule ring,zigzag $both --transport nccl
+            for kv in 4 2; do
+                run times-grouped-$kv 40 $cuda ${big/--kv-heads 16/--kv-heads $kv} --seq 64Ki --schedule ring,zigzag,striped:128 $both
+            done
+            run times-heads-64Ki 60 $cuda $big --seq 64Ki --schedule all-gather,ulysses,dist-flash $both
+            # The same work on one GPU, without messages: the rate that overlap is held against.
+            run times-one-gpu-64Ki 40 run --backend cuda --cp $gpus $big --virtual --seq 64Ki --schedule zigzag,striped:128 $both
         }
         ;;
     processes)
         # shellcheck disable=SC2086
-        timeout 90 torchrun --standalone --nproc-per-node "$gpus" --no-python "$ringlab" run --backend cuda $small --head-dim 128 \
+        timeout -k 5 60 torchrun --standalone --nproc-per-node "$gpus" --no-python "$ringlab" run --backend cuda $small --head-dim 128 \
             --transport nccl --schedule ring,zigzag --format json -o "$out/processes.json" > "$out/processes.txt" 2>&1 ||
             { failed=1; echo "FAILED processes: $(tail -c 600 "$out/processes.txt" | tr '\n' ' ')"; }
         ;;
+    faults)
+        # A process is killed; the other one has to end by itself, in time, and name it.
+        if [ "$gpus" -gt 1 ]; then
+            pids=()
+            for rank in 0 1; do
+                # shellcheck disable=SC2086
+                timeout -s KILL 90 "$ringlab" run --backend cuda ${small/--repeats 1/--repeats 100000} --head-dim 128 --transport nccl --schedule zigzag \
+                    --rank $rank --world-size 2 --local-rank $rank --rendezvous "$out/meet" --run-id fault --timeout "15 s" > "$out/fault-$rank.txt" 2>&1 &
+                pids+=($!)
+            done
+            sleep 12
+            pkill -KILL -f -- '--rank 1 --world-size 2'
+            start=$SECONDS
+            wait "${pids[0]}"
+            echo "after rank 1 was killed, rank 0 ended with $? in $((SECONDS - start)) s: $(tail -c 300 "$out/fault-0.txt" | tr '\n' ' ')"
+            wait
+            rm -rf "$out/meet"
+        fi
+        ;;
     peers)
-        timeout 200 torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" "$out" > "$out/peers.txt" 2>&1 ||
+        timeout -k 5 170 torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" "$out" > "$out/peers.txt" 2>&1 ||
             { failed=1; echo "FAILED peers: $(tail -c 300 "$out/peers.txt" | tr '\n' ' ')"; }
         ;;
     calibrate)

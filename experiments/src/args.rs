@@ -2,6 +2,7 @@
 
 mod benching;
 mod describing;
+mod durations;
 mod exploring;
 mod measuring;
 mod running;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ringlab_sim::disturb::{Disturbance, Jitter, LinkFault, Straggler};
 use ringlab_sim::engine::Load;
+use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
@@ -91,6 +93,15 @@ pub enum TransportArg {
     CopyEngine,
     /// NCCL send and receive.
     Nccl,
+}
+
+impl From<TransportArg> for Transport {
+    fn from(arg: TransportArg) -> Self {
+        match arg {
+            TransportArg::CopyEngine => Self::CopyEngine,
+            TransportArg::Nccl => Self::Nccl,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

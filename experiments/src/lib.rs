@@ -9,6 +9,7 @@ mod explore;
 mod figures;
 mod grid;
 mod interrupt;
+mod limit;
 mod measured;
 mod output;
 mod overrides;

@@ -1,5 +1,7 @@
 //! Machines by the names that the command line has for them.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use ringlab_runtime::cuda::Options;
 use ringlab_runtime::machine::{CpuMachine, GpuMachine, Machine};
@@ -8,11 +10,17 @@ use ringlab_sim::config::cluster::Cluster;
 use crate::args::MachineArg;
 use crate::presets;
 
+/// How long GPUs work before they are measured. The clock of an H200 falls within some 30 ms of full load, and is steady
+/// after a fraction of a second.
+const SUSTAIN: Duration = Duration::from_millis(300);
+
 /// The machine behind `--backend`.
 pub fn machine(backend: MachineArg) -> Result<Box<dyn Machine>> {
     Ok(match backend {
         MachineArg::Cpu => Box::new(CpuMachine::new()),
-        MachineArg::Cuda => Box::new(GpuMachine::new(Options::default())?),
+        MachineArg::Cuda => {
+            Box::new(GpuMachine::new(Options { warmup: 1, sustain: SUSTAIN, ..Options::default() })?)
+        }
     })
 }
 

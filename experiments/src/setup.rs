@@ -7,12 +7,12 @@ use ringlab_sim::config::nearest;
 use ringlab_sim::engine::{Load, SimOptions};
 use ringlab_sim::layout::LayoutError;
 use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::{Plan, Transport};
+use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Pass, Problem, Shape};
 use ringlab_sim::schedule::{self, BuildError, Options, Route, Schedule};
 use ringlab_sim::units::Tokens;
 
-use crate::args::{PassArg, RouteArg, SetupArgs, TransportArg, schedules};
+use crate::args::{PassArg, RouteArg, SetupArgs, schedules};
 use crate::disturbance::Repeats;
 use crate::documents::MaskArg;
 use crate::overrides;
@@ -65,10 +65,7 @@ impl Setup {
             PassArg::Both => vec![Pass::Forward, Pass::Backward],
         };
         let options = Options {
-            transport: match args.transport {
-                TransportArg::CopyEngine => Transport::CopyEngine,
-                TransportArg::Nccl => Transport::Nccl,
-            },
+            transport: args.transport.into(),
             route: match args.route {
                 RouteArg::Neighbour => Route::Neighbour,
                 RouteArg::Direct => Route::Direct,

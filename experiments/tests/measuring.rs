@@ -72,6 +72,16 @@ fn a_processor_is_calibrated_predicted_and_measured() {
     assert!((number(&report, "mape") - mape).abs() < 1e-9);
     assert!((number(&report, "bias") - errors.iter().sum::<f64>() / 12.0).abs() < 1e-9);
 
+    let classes = report["classes"].as_array().unwrap();
+    let of = |by: &str| classes.iter().filter(|c| c["by"] == by).map(|c| number(c, "points")).sum::<f64>();
+    assert_eq!((of("schedule"), of("pass"), of("kv_heads"), of("tokens")), (12.0, 12.0, 12.0, 0.0));
+
+    let (code, report, error) = validate(&path, &["--schedule", "ring,zigzag", "--cp", "2", "--limit", "0"]);
+    assert_eq!(code, Some(1), "nothing was run");
+    assert!(error.contains("the limit of 0 s was near: 8 of 8 points were NOT run"), "{error}");
+    assert_eq!(report["not_reached"].as_array().unwrap().len(), 8);
+    assert_eq!(report["points"].as_array().unwrap().len(), 0);
+
     let (code, ..) =
         validate(&path, &["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0"]);
     assert_eq!(code, Some(1), "no prediction is exact to the last digit");

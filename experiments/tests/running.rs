@@ -256,3 +256,19 @@ fn without_a_gpu_cuda_is_bad_input_with_a_hint() {
     assert!(stdout.is_empty() && stderr.starts_with("error: no CUDA driver (libcuda)"), "{stderr}");
     assert_eq!(stderr.matches("install the NVIDIA driver").count(), 1, "{stderr}");
 }
+
+#[test]
+fn a_limit_leaves_out_what_it_has_no_time_for() {
+    let run = |more: &str| {
+        let all = format!("run {SMALL} --cp 2 --schedule ring,zigzag --pass forward+backward {more}");
+        let done = ringlab(&all).output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (code, error) = run("--limit 0");
+    assert_eq!(code, Some(1), "nothing was run: {error}");
+    assert!(error.contains("the limit of 0 s was near"), "{error}");
+    assert_eq!(run("--limit 600").0, Some(0));
+    let (code, error) = run("--sustain 300");
+    assert_eq!(code, Some(2), "threads have no clock that falls");
+    assert!(error.contains("--sustain is for GPUs only"), "{error}");
+}

@@ -16,6 +16,7 @@
 //! ([`Problem::forward_row`], [`Problem::query_gradient`], [`Problem::key_gradient`]).
 
 mod parallel;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -236,24 +237,29 @@ impl<T: Copy + Into<f64> + Sync> Problem<'_, T> {
     pub fn key_gradient(&self, d_o: &[T], stats: QueryStats<'_>, key: Row) -> (Vec<f64>, Vec<f64>) {
         let mut dk = vec![0.0; self.shape.head_dim];
         let mut dv = dk.clone();
+        self.for_each_attending(key, |row, index| {
+            let (q, g) = (self.q_side(self.q, row), self.q_side(d_o, row));
+            let score = self.scale * dot(q, self.kv_side(self.k, row, key.token));
+            let p = (score - stats.lse[index]).exp();
+            let dp = dot(g, self.kv_side(self.v, row, key.token));
+            add_scaled(&mut dv, p, g);
+            add_scaled(&mut dk, self.scale * p * (dp - stats.delta[index]), q);
+        });
+        (dk, dv)
+    }
+
+    /// Calls `f` with every query that attends a key, and with the query's index in [`QueryStats`].
+    fn for_each_attending(&self, key: Row, mut f: impl FnMut(Row, usize)) {
         let group = self.shape.heads / self.shape.kv_heads;
         let position = self.key_pos[key.token];
         for head in key.head * group..(key.head + 1) * group {
             let rows = (key.batch * self.shape.heads + head) * self.shape.q_len;
             for token in 0..self.shape.q_len {
-                if self.lo[token] > position || position > self.hi[token] {
-                    continue;
+                if self.lo[token] <= position && position <= self.hi[token] {
+                    f(Row { batch: key.batch, head, token }, rows + token);
                 }
-                let row = Row { batch: key.batch, head, token };
-                let (q, g) = (self.q_side(self.q, row), self.q_side(d_o, row));
-                let score = self.scale * dot(q, self.kv_side(self.k, row, key.token));
-                let p = (score - stats.lse[rows + token]).exp();
-                let dp = dot(g, self.kv_side(self.v, row, key.token));
-                add_scaled(&mut dv, p, g);
-                add_scaled(&mut dk, self.scale * p * (dp - stats.delta[rows + token]), q);
             }
         }
-        (dk, dv)
     }
 
     fn query_gradient_with(&self, d_o: &[T], row: Row, lse: f64, delta: f64) -> Vec<f64> {

@@ -5,6 +5,7 @@
 //! latency and bandwidth. Every constant comes with the spread of its repeats and the residual of its fit.
 
 mod attention;
+mod clock;
 pub mod fit;
 pub mod probes;
 mod transfer;
@@ -128,6 +129,7 @@ pub fn calibrate(
         Session { machine, cluster, fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress };
     session.launches(date)?;
     session.kernels(date)?;
+    session.clock(date)?;
     if identity.devices > 1 {
         session.transfers(Transport::CopyEngine, date)?;
         if session.machine.has_nccl() {

@@ -1,11 +1,10 @@
 //! What a layer's attention is computed from, in global token order.
 
-use std::thread;
-
 use ringlab_sim::problem::{Dtype, Problem, Shape, ShapeError};
 use thiserror::Error;
 
 use crate::outcome::Forward;
+use crate::parallel::for_chunks;
 
 /// q, k, v and the gradient of o of a whole problem, in f32.
 ///
@@ -17,6 +16,9 @@ pub struct Inputs {
     pub shape: Shape,
     /// Real tokens N.
     pub tokens: usize,
+    /// Tokens that are stored, after which the tensors repeat themselves; `None` for all. What is measured and not compared
+    /// need not be as long as a sequence.
+    pub period: Option<usize>,
     /// Queries.
     pub q: Vec<f32>,
     /// Keys.
@@ -74,7 +76,7 @@ impl Inputs {
         };
         let (q, k) = (tensor(shape.heads), tensor(shape.kv_heads));
         let (v, d_o) = (tensor(shape.kv_heads), tensor(shape.heads));
-        Ok(Self { shape, tokens, q, k, v, d_o, forward: None })
+        Ok(Self { shape, tokens, q, k, v, d_o, period: None, forward: None })
     }
 
     /// The same inputs rounded to the shape's element type, as GPUs get them: what a run is to be compared with must be
@@ -83,8 +85,8 @@ impl Inputs {
         let dtype = self.shape.dtype;
         for tensor in [&mut self.q, &mut self.k, &mut self.v, &mut self.d_o] {
             match dtype {
-                Dtype::Bf16 => in_parallel(tensor, |_, x| *x = half::bf16::from_f32(*x).to_f32()),
-                Dtype::Fp16 => in_parallel(tensor, |_, x| *x = half::f16::from_f32(*x).to_f32()),
+                Dtype::Bf16 => for_chunks(tensor, 1, |_, x| x[0] = half::bf16::from_f32(x[0]).to_f32()),
+                Dtype::Fp16 => for_chunks(tensor, 1, |_, x| x[0] = half::f16::from_f32(x[0]).to_f32()),
                 Dtype::Fp8 | Dtype::Tf32 | Dtype::Fp32 => {}
             }
         }
@@ -96,14 +98,19 @@ impl Inputs {
         Self { forward: Some(forward), ..self }
     }
 
+    /// Tokens whose rows the tensors have.
+    pub(crate) fn stored(&self) -> usize {
+        self.period.unwrap_or(self.tokens)
+    }
+
     /// Checks every length against the shape.
     ///
     /// # Errors
     /// The first tensor that does not fit.
     pub fn validate(&self) -> Result<(), InputError> {
         self.shape.validate()?;
-        let q = elements(&self.shape, self.tokens, self.shape.heads);
-        let kv = elements(&self.shape, self.tokens, self.shape.kv_heads);
+        let q = elements(&self.shape, self.stored(), self.shape.heads);
+        let kv = elements(&self.shape, self.stored(), self.shape.kv_heads);
         length("q", q, &self.q)?;
         length("k", kv, &self.k)?;
         length("v", kv, &self.v)?;
@@ -155,25 +162,12 @@ impl SplitMix64 {
 /// Standard normal values by Box and Muller, two numbers of the stream each, on all cores.
 fn normal(stream: &SplitMix64, count: usize) -> Vec<f32> {
     let mut values = vec![0.0; count];
-    in_parallel(&mut values, |i, value| {
+    for_chunks(&mut values, 1, |i, value| {
         let mut own = stream.after(2 * i as u64);
         let (radius, angle) = (own.uniform(), own.uniform());
-        *value = ((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32;
+        value[0] = ((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32;
     });
     values
-}
-
-/// Calls `f` with every index and element, on all cores.
-fn in_parallel(data: &mut [f32], f: impl Fn(usize, &mut f32) + Sync) {
-    const LEAST: usize = 1 << 14;
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let each = data.len().div_ceil(threads).max(LEAST);
-    thread::scope(|scope| {
-        for (share, part) in data.chunks_mut(each).enumerate() {
-            let f = &f;
-            scope.spawn(move || part.iter_mut().enumerate().for_each(|(i, x)| f(share * each + i, x)));
-        }
-    });
 }
 
 #[cfg(test)]

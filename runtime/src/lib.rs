@@ -11,6 +11,7 @@ pub mod inputs;
 pub mod machine;
 pub mod metrics;
 pub mod outcome;
+mod parallel;
 mod region;
 pub mod rendezvous;
 pub mod validate;

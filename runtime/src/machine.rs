@@ -6,7 +6,7 @@ mod gpu;
 use ringlab_sim::config::cluster::{Cluster, Grid, Items};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
+use ringlab_sim::problem::{Dtype, Pass, Problem};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::timeline::Timeline;
 use ringlab_sim::units::SimTime;
@@ -16,6 +16,8 @@ use thiserror::Error;
 
 pub use cpu::CpuMachine;
 pub use gpu::GpuMachine;
+#[cfg(test)]
+pub(crate) use gpu::SEQUENCES as GPU_SEQUENCES;
 
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::Forward;
@@ -101,17 +103,51 @@ pub struct Sizes {
     pub repeats: u32,
 }
 
+/// Which points validation takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coverage {
+    /// All.
+    Full,
+    /// A selection that varies each thing by itself.
+    Selected,
+}
+
 /// How attention calls follow each other on a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Launching {
     /// One call a step.
     Stepwise,
-    /// One call over all steps, which waits for what arrives.
+    /// One call over all steps, which does all queries of a step before the next and waits for what arrives.
     Fused,
+    /// One call over all steps, which does all steps of a query tile before the next tile.
+    FusedQueries,
     /// All ranks on one device, one operation after the other: each computation is timed, and what a group would take is
     /// those times on modelled links.
     Virtual,
+}
+
+impl Launching {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stepwise => "stepwise",
+            Self::Fused => "fused",
+            Self::FusedQueries => "fused-queries",
+            Self::Virtual => "virtual",
+        }
+    }
+}
+
+/// How devices are loaded while a plan is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// For long, without a pause.
+    Sustained,
+    /// After a rest, for a short time.
+    Cold,
+    /// For long, with a pause of this length after each repeat.
+    Resting(SimTime),
 }
 
 /// Repeats of one plan.
@@ -121,6 +157,10 @@ pub struct Runs {
     pub timeline: Timeline,
     /// Of every repeat.
     pub makespans: Vec<SimTime>,
+    /// How long the devices had been working when the first of them began, in seconds; zero where it was not measured.
+    pub loaded_s: f64,
+    /// Makespans over the wall time of all repeats; zero where it was not measured.
+    pub duty: f64,
 }
 
 impl Runs {
@@ -146,6 +186,11 @@ pub trait Machine {
     /// Sizes that fill it and take seconds, not minutes.
     fn sizes(&self) -> Sizes;
 
+    /// How much of what it can do is validated.
+    fn coverage(&self) -> Coverage {
+        Coverage::Full
+    }
+
     /// Whether it has what `plan` needs.
     fn takes(&self, plan: &Plan) -> bool;
 
@@ -164,6 +209,19 @@ pub trait Machine {
     /// # Errors
     /// [`MachineError`] as the executor gave up.
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError>;
+
+    /// Whether a power limit sets the clock, so that [`Machine::run_at`] knows all of [`Duty`].
+    fn has_power_limit(&self) -> bool {
+        false
+    }
+
+    /// As [`Machine::run`], one call a step, with the devices loaded like this.
+    ///
+    /// # Errors
+    /// As [`Machine::run`].
+    fn run_at(&mut self, plan: &Plan, _duty: Duty, repeats: u32) -> Result<Runs, MachineError> {
+        self.run(plan, Launching::Stepwise, repeats)
+    }
 
     /// What the host spends on each call.
     ///
@@ -194,7 +252,7 @@ impl MachineError {
 const SEED: u64 = 0x1ab;
 
 /// Tokens of random values after which inputs repeat themselves.
-const PERIOD: u64 = 1 << 12;
+const PERIOD: u64 = 1 << 10;
 
 /// Random inputs of the plan's size, which repeat every [`PERIOD`] tokens: times do not depend on it, and long sequences
 /// need not be drawn number by number. What a backward gets as its forward's result is random too, with an lse that keeps
@@ -202,18 +260,49 @@ const PERIOD: u64 = 1 << 12;
 fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
     let documents = plan.layout.documents();
     let tokens = documents.tokens() - documents.padding();
-    let shape = Shape { batch: 1, ..plan.shape };
-    let problem = Problem { shape, pattern: Pattern::Full, documents: vec![tokens.min(PERIOD)] };
-    let period = Inputs::random(SEED, &problem)?;
-    let rows = tokens as usize * plan.shape.batch as usize;
-    let repeat = |values: &[f32]| {
-        let length = values.len() / period.tokens * rows;
-        values.iter().copied().cycle().take(length).collect::<Vec<f32>>()
-    };
-    let (q, k, v, d_o) = (repeat(&period.q), repeat(&period.k), repeat(&period.v), repeat(&period.d_o));
-    let forward = (plan.pass == Pass::Backward).then(|| Forward {
-        o: repeat(&period.q),
-        lse: vec![(tokens as f32).ln() + 0.5; rows * plan.shape.heads as usize],
-    });
-    Ok(Inputs { shape: plan.shape, tokens: tokens as usize, q, k, v, d_o, forward })
+    let stored = tokens.min(PERIOD);
+    let problem = Problem { shape: plan.shape, pattern: Pattern::Full, documents: vec![stored] };
+    let inputs = Inputs::random(SEED, &problem)?;
+    let rows = inputs.q.len() / plan.shape.head_dim as usize;
+    let forward = (plan.pass == Pass::Backward)
+        .then(|| Forward { o: inputs.q.clone(), lse: vec![(tokens as f32).ln() + 0.5; rows] });
+    Ok(Inputs { tokens: tokens as usize, period: Some(stored as usize), forward, ..inputs })
+}
+
+#[cfg(test)]
+mod tests {
+    use ringlab_sim::problem::Shape;
+    use ringlab_sim::schedule::{self, Schedule};
+
+    use super::*;
+    use crate::cpu;
+
+    /// The same inputs with every token stored.
+    fn whole(inputs: &Inputs) -> Inputs {
+        let repeat = |values: &[f32]| {
+            let row = values.len() / inputs.stored();
+            (0..inputs.tokens * row).map(|i| values[i % (inputs.stored() * row)]).collect::<Vec<f32>>()
+        };
+        let forward = inputs.forward.as_ref().map(|forward| Forward {
+            o: repeat(&forward.o),
+            lse: vec![forward.lse[0]; inputs.tokens * inputs.shape.heads as usize],
+        });
+        let [q, k, v, d_o] = [&inputs.q, &inputs.k, &inputs.v, &inputs.d_o].map(|x| repeat(x));
+        Inputs { q, k, v, d_o, forward, period: None, ..inputs.clone() }
+    }
+
+    #[test]
+    fn inputs_that_repeat_themselves_are_those_that_are_written_out() {
+        let shape = Shape { heads: 2, kv_heads: 1, head_dim: 4, dtype: Dtype::Fp32, batch: 1 };
+        let tokens = PERIOD + 40;
+        let problem = Problem { shape, pattern: Pattern::Window(50), documents: vec![tokens] };
+        for pass in [Pass::Forward, Pass::Backward] {
+            let options = schedule::Options::new(pass);
+            let plan = schedule::build(Schedule::Zigzag, &problem, 2, &options).unwrap();
+            let short = inputs(&plan).unwrap();
+            assert_eq!((short.tokens as u64, short.stored() as u64), (tokens, PERIOD));
+            let run = |inputs: &Inputs| cpu::run(&plan, inputs, &cpu::RunOptions::default()).unwrap().results;
+            assert_eq!(run(&short), run(&whole(&short)), "{pass}");
+        }
+    }
 }

@@ -2,8 +2,11 @@
 //!
 //! The matrix is made of schedules only; [`crate::calibrate`] measures none of them.
 
+mod classes;
 mod matrix;
 mod point;
+#[cfg(test)]
+mod tests;
 
 use ringlab_sim::config::cluster::{Cluster, NoKernel};
 use ringlab_sim::engine::{self, SimError, SimOptions};
@@ -17,9 +20,11 @@ use serde::Serialize;
 use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
+pub use classes::Class;
 pub use matrix::{Filter, matrix};
 pub use point::Point;
 
+use crate::cuda::CudaError;
 use crate::machine::{Launching, Machine, MachineError};
 use crate::outcome::median;
 
@@ -81,6 +86,10 @@ pub struct Compared {
     pub median_step_error: f64,
     /// The largest of them.
     pub worst_step_error: f64,
+    /// How long the devices had been working when the measured repeats began, in seconds; zero where that plays no part.
+    pub loaded_s: f64,
+    /// Makespans over the wall time of the measured repeats; zero likewise.
+    pub duty: f64,
 }
 
 /// All points and what they come to.
@@ -102,12 +111,22 @@ pub struct Report {
     pub speedup_max_error: Option<f64>,
     /// Points that were left out, and why.
     pub left_out: Vec<String>,
+    /// Points that were not reached, in their order.
+    pub not_reached: Vec<String>,
+    /// What ended the runs before their time: then the points after it were not reached.
+    pub broke: Option<String>,
+    /// Errors by what points have in common.
+    pub classes: Vec<Class>,
 }
 
-/// Predicts and runs every point, until `progress` says to stop.
+/// Tokens from which on a point takes seconds, and its repeats then.
+const LONG: (u64, u32) = (256 << 10, 3);
+
+/// Predicts and runs every point, until `progress` says to stop or a run breaks. What the executor refuses, for want of
+/// memory or of a kernel, is left out.
 ///
 /// # Errors
-/// [`ValidateError`] at the first point that cannot be planned, predicted or run.
+/// [`ValidateError`] at the first point that cannot be planned or predicted, or if the first that is run breaks.
 pub fn validate(
     machine: &mut dyn Machine,
     cluster: &Cluster,
@@ -115,20 +134,39 @@ pub fn validate(
     progress: &mut dyn FnMut(usize, &Point) -> bool,
 ) -> Result<Report, ValidateError> {
     let (mut compared, mut left_out) = (Vec::new(), Vec::new());
+    let (mut reached, mut broke) = (points.len(), None);
     for (i, point) in points.iter().enumerate() {
         if !progress(i, point) {
-            left_out.push(format!("stopped before {} of {} points", points.len() - i, points.len()));
+            reached = i;
             break;
         }
         match compare(machine, cluster, point) {
             Ok(done) => compared.push(done),
+            Err(ValidateError::Machine(error)) if is_refusal(&error) => {
+                left_out.push(format!("{point}: {}", error.source));
+            }
+            Err(ValidateError::Machine(error)) if !compared.is_empty() => {
+                (reached, broke) = (i + 1, Some(format!("{point}: {error}")));
+                break;
+            }
             Err(ValidateError::Predict { point, source: SimError::Kernel(NoKernel { .. }) }) => {
                 left_out.push(format!("{point}: the cluster has no kernel for it"));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(Report::of(compared, left_out))
+    let not_reached = points[reached..].iter().map(ToString::to_string).collect();
+    Ok(Report { not_reached, broke, ..Report::of(compared, left_out) })
+}
+
+/// Whether a plan was not begun, for want of something that other plans do not need.
+fn is_refusal(error: &MachineError) -> bool {
+    error.source.downcast_ref::<CudaError>().is_some_and(|cause| {
+        matches!(
+            cause,
+            CudaError::NotFusable { .. } | CudaError::OutOfMemory { .. } | CudaError::Unsupported { .. }
+        )
+    })
 }
 
 /// Predicts `point`, then runs it.
@@ -139,22 +177,28 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     let predicted = engine::simulate(&plan, cluster, &SimOptions::default()).map_err(failed)?;
     let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &SimOptions::default())?.makespan);
     let bars = interval(cluster, predicted.makespan, makespan).map_err(failed)?;
-    let runs = machine.run(&plan, point.launching, machine.sizes().repeats)?;
+    let repeats = machine.sizes().repeats;
+    let repeats = if point.seq_len < LONG.0 { repeats } else { repeats.min(LONG.1) };
+    let runs = machine.run(&plan, point.launching, repeats)?;
     let spread = runs.spread();
+    let load = |compared| Compared { loaded_s: runs.loaded_s, duty: runs.duty, ..compared };
     if point.launching == Launching::Virtual {
         let mut group = engine::Machine::new(cluster, point.cp, &SimOptions::default()).map_err(failed)?;
         let timeline = group.replay(&plan, &runs.timeline).map_err(failed)?;
-        return Ok(compared(point, &plan, (&predicted, bars), (&timeline, timeline.makespan, spread)));
+        let measured = (&timeline, timeline.makespan, spread);
+        return Ok(load(compared(point, &plan, (&predicted, bars), measured)));
     }
     let measured = median(&runs.makespans);
-    Ok(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread)))
+    Ok(load(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread))))
 }
 
-/// The cluster with a device for every virtual rank.
+/// The cluster with a device for every virtual rank. The one that really computes for all of them is never at rest, so
+/// its clock is that of sustained load.
 fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
     let mut cluster = cluster.clone();
     if point.launching == Launching::Virtual {
         cluster.gpus_per_node = cluster.gpus_per_node.max(point.cp);
+        cluster.device.power = None;
     }
     cluster
 }
@@ -184,6 +228,8 @@ fn compared(
         measured_exposed_s: after.exposed_comm.as_secs_f64(),
         median_step_error: if steps.is_empty() { 0.0 } else { Data::new(steps.clone()).median() },
         worst_step_error: steps.iter().copied().fold(0.0, f64::max),
+        loaded_s: 0.0,
+        duty: 0.0,
     }
 }
 
@@ -222,8 +268,11 @@ impl Report {
             coverage: inside.filter(|all| !all.is_empty()).map(covered),
             speedup_mape: mean(&speedups),
             speedup_max_error: speedups.iter().copied().reduce(f64::max),
+            classes: classes::classes(&points),
             points,
             left_out,
+            not_reached: Vec::new(),
+            broke: None,
         }
     }
 }
@@ -241,50 +290,4 @@ fn speedup_errors(points: &[Compared]) -> Vec<f64> {
         Some((predicted / measured - 1.0).abs())
     };
     points.iter().filter(|p| !p.point.is_ring_of(&p.point)).filter_map(error).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -> Compared {
-        let point = Point::test(schedule);
-        Compared {
-            point,
-            predicted_s,
-            predicted_low_s: None,
-            predicted_high_s: None,
-            measured_s,
-            spread: 0.0,
-            spread_s: 0.0,
-            error: predicted_s / measured_s - 1.0,
-            inside,
-            predicted_bubble_ratio: 0.0,
-            measured_bubble_ratio: 0.0,
-            predicted_exposed_s: 0.0,
-            measured_exposed_s: 0.0,
-            median_step_error: 0.0,
-            worst_step_error: 0.0,
-        }
-    }
-
-    #[test]
-    fn the_summary_by_hand() {
-        // Errors +10% and -20%; the speed-up of zigzag is 1.1/0.8 = 1.375 predicted and 1 measured.
-        let points = vec![at("ring", 1.1, 1.0, Some(true)), at("zigzag", 0.8, 1.0, Some(false))];
-        let report = Report::of(points, Vec::new());
-        assert!((report.mape - 0.15).abs() < 1e-12);
-        assert!((report.max_error - 0.2).abs() < 1e-12);
-        assert!((report.bias + 0.05).abs() < 1e-12);
-        assert_eq!(report.coverage, Some(0.5));
-        assert!((report.speedup_mape.unwrap() - 0.375).abs() < 1e-12);
-    }
-
-    #[test]
-    fn without_intervals_or_a_ring_there_is_no_figure_for_them() {
-        let report = Report::of(vec![at("zigzag", 1.0, 1.0, None)], Vec::new());
-        assert_eq!((report.coverage, report.speedup_mape), (None, None));
-        let nothing = Report::of(Vec::new(), Vec::new());
-        assert_eq!((nothing.mape, nothing.max_error, nothing.coverage), (0.0, 0.0, None));
-    }
 }

@@ -3,13 +3,16 @@
 //! The relative error of a tensor is
 //!
 //! ```text
-//! max over rows i of  max_d |x_id - ref_id| / max(max_d |ref_id|, rms(ref))
+//! max over rows i of  max_d |x_id - ref_id| / max(max_d |ref_id|, rms(ref), terms_i / 16)
 //! ```
 //!
 //! where a row is one token of one head (a single number for lse) and `rms` is the root mean square of all finite
 //! elements of the reference. The second term keeps rows that are zero but for rounding, such as dq of a token that
-//! attends only itself, from dividing noise by noise. Rows of queries without keys must be exact, 0 and `-inf`; they
-//! and any NaN give an infinite error.
+//! attends only itself, from dividing noise by noise. `terms_i` is the size of what is summed up to the row
+//! ([`ringlab_kernels::reference`]'s `forward_terms` and its like define it): rounding is a fraction of the terms, so a
+//! row of which cancellation leaves less than a sixteenth is held against them. That happens to whole small problems, of
+//! which every dq can be a difference of nearly equal numbers, and not to random rows of many keys. Rows of queries
+//! without keys must be exact, 0 and `-inf`; they and any NaN give an infinite error.
 //!
 //! Elements that are rounded to 16 bits on their way have a largest error that depends on the rows: dq of a query with few
 //! keys is a difference of numbers that were rounded before. What says whether a kernel is right is then the relative
@@ -19,22 +22,25 @@
 //! sqrt( sum (x - ref)^2 / sum ref^2 )
 //! ```
 
+mod relative;
 mod rows;
 
-use ringlab_kernels::reference;
+use ringlab_kernels::reference::{self, QueryStats, Row};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::problem::Problem;
 use thiserror::Error;
 
+use relative::{l2_error, relative_error};
 pub use rows::{Sample, verify_rows};
 
 use crate::inputs::{InputError, Inputs};
-use crate::outcome::{Outcome, Results};
+use crate::outcome::{Forward, Gradients, Outcome, Results};
 
 /// The exact result of a problem, in f64, laid out as the results are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
-    head_dim: usize,
+    problem: Problem,
+    inputs: Inputs,
     forward: reference::Output,
     gradients: Option<reference::Gradients>,
 }
@@ -86,7 +92,8 @@ impl Reference {
     fn compute(problem: &Problem, inputs: &Inputs, gradients: bool) -> Result<Self, VerifyError> {
         exact_problem(problem, inputs, |exact| {
             let gradients = if gradients { Some(exact.backward(&inputs.d_o)?) } else { None };
-            Ok(Self { head_dim: exact.shape.head_dim, forward: exact.forward()?, gradients })
+            let (problem, inputs) = (problem.clone(), inputs.clone());
+            Ok(Self { problem, inputs, forward: exact.forward()?, gradients })
         })?
     }
 }
@@ -185,97 +192,71 @@ impl Errors {
 /// # Errors
 /// Results and reference of different problems, or gradients where the reference has none.
 pub fn verify(outcome: &Outcome, exact: &Reference) -> Result<Errors, VerifyError> {
-    let d = exact.head_dim;
-    let mut errors = Errors { wrong_padding_rows: outcome.wrong_padding_rows, ..Errors::default() };
-    match &outcome.results {
-        Results::Forward(result) => {
-            errors.o_max_rel_error = Some(relative_error("o", &result.o, &exact.forward.o, d)?);
-            errors.o_l2_error = Some(l2_error(&result.o, &exact.forward.o));
-            errors.lse_max_rel_error = Some(relative_error("lse", &result.lse, &exact.forward.lse, 1)?);
-        }
-        Results::Backward(result) => {
-            let gradients = exact.gradients.as_ref().ok_or(VerifyError::NoGradients)?;
-            errors.dq_max_rel_error = Some(relative_error("dq", &result.dq, &gradients.dq, d)?);
-            errors.dk_max_rel_error = Some(relative_error("dk", &result.dk, &gradients.dk, d)?);
-            errors.dv_max_rel_error = Some(relative_error("dv", &result.dv, &gradients.dv, d)?);
-            errors.dq_l2_error = Some(l2_error(&result.dq, &gradients.dq));
-            errors.dk_l2_error = Some(l2_error(&result.dk, &gradients.dk));
-            errors.dv_l2_error = Some(l2_error(&result.dv, &gradients.dv));
-        }
-    }
-    Ok(errors)
+    let padding = Errors { wrong_padding_rows: outcome.wrong_padding_rows, ..Errors::default() };
+    exact_problem(&exact.problem, &exact.inputs, |problem| match &outcome.results {
+        Results::Forward(result) => forward(problem, result, &exact.forward, padding),
+        Results::Backward(result) => backward(problem, result, exact, padding),
+    })?
 }
 
-/// The relative error of a tensor of rows of `width` elements, as the module defines it.
-fn relative_error(name: &'static str, x: &[f32], exact: &[f64], width: usize) -> Result<f64, VerifyError> {
-    if x.len() != exact.len() {
-        return Err(VerifyError::Length { name, expected: exact.len(), actual: x.len() });
-    }
-    let finite = exact.iter().filter(|r| r.is_finite());
-    let (count, squares) = finite.fold((0usize, 0.0), |(n, sum), r| (n + 1, r.mul_add(*r, sum)));
-    let rms = if count == 0 { 0.0 } else { (squares / count as f64).sqrt() };
-    let rows = x.chunks_exact(width).zip(exact.chunks_exact(width));
-    Ok(rows.map(|(x, exact)| row_error(x, exact, rms)).fold(0.0, f64::max))
-}
-
-/// The relative error in the L2 norm of tensors of one length, as the module defines it; infinite for a NaN.
-fn l2_error(x: &[f32], exact: &[f64]) -> f64 {
-    let sums = x.iter().zip(exact).fold((0.0, 0.0), |(off, all), (&x, &r)| {
-        let difference = f64::from(x) - r;
-        (difference.mul_add(difference, off), r.mul_add(r, all))
-    });
-    match sums {
-        (0.0, _) => 0.0,
-        (off, all) if off.is_finite() && all > 0.0 => (off / all).sqrt(),
-        _ => f64::INFINITY,
-    }
-}
-
-fn row_error(x: &[f32], exact: &[f64], rms: f64) -> f64 {
-    let largest = exact.iter().fold(rms, |m, r| m.max(r.abs()));
-    let element = |(&x, &r): (&f32, &f64)| {
-        let difference = (f64::from(x) - r).abs();
-        match f64::from(x) == r {
-            true => 0.0,
-            false if difference.is_nan() || !r.is_finite() => f64::INFINITY,
-            false => difference / largest,
-        }
+fn forward(
+    problem: &reference::Problem<'_, f32>,
+    result: &Forward,
+    exact: &reference::Output,
+    errors: Errors,
+) -> Result<Errors, VerifyError> {
+    let shape = problem.shape;
+    let query = |at| dense_row(at, shape.q_len, shape.heads);
+    let of_o = |at| problem.forward_terms(query(at)).0;
+    let of_lse = |at: usize| {
+        let (batch, head) = (at / (shape.heads * shape.q_len), at / shape.q_len % shape.heads);
+        problem.forward_terms(Row { batch, head, token: at % shape.q_len }).1
     };
-    x.iter().zip(exact).map(element).fold(0.0, f64::max)
+    Ok(Errors {
+        o_max_rel_error: Some(relative_error("o", &result.o, &exact.o, shape.head_dim, of_o)?),
+        lse_max_rel_error: Some(relative_error("lse", &result.lse, &exact.lse, 1, of_lse)?),
+        o_l2_error: Some(l2_error(&result.o, &exact.o)),
+        ..errors
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn backward(
+    problem: &reference::Problem<'_, f32>,
+    result: &Gradients,
+    exact: &Reference,
+    errors: Errors,
+) -> Result<Errors, VerifyError> {
+    let gradients = exact.gradients.as_ref().ok_or(VerifyError::NoGradients)?;
+    let (shape, d_o) = (problem.shape, &exact.inputs.d_o[..]);
+    let delta = deltas(shape, &exact.forward.o, d_o);
+    let stats = QueryStats { lse: &exact.forward.lse, delta: &delta };
+    let of_query = |at| problem.query_gradient_terms(d_o, dense_row(at, shape.q_len, shape.heads));
+    let of_key = |at| problem.key_gradient_terms(d_o, stats, dense_row(at, shape.kv_len, shape.kv_heads));
+    let d = shape.head_dim;
+    Ok(Errors {
+        dq_max_rel_error: Some(relative_error("dq", &result.dq, &gradients.dq, d, of_query)?),
+        dk_max_rel_error: Some(relative_error("dk", &result.dk, &gradients.dk, d, |at| of_key(at).0)?),
+        dv_max_rel_error: Some(relative_error("dv", &result.dv, &gradients.dv, d, |at| of_key(at).1)?),
+        dq_l2_error: Some(l2_error(&result.dq, &gradients.dq)),
+        dk_l2_error: Some(l2_error(&result.dk, &gradients.dk)),
+        dv_l2_error: Some(l2_error(&result.dv, &gradients.dv)),
+        ..errors
+    })
+}
 
-    #[test]
-    fn the_definition_on_numbers_worked_by_hand() {
-        let exact = [3.0, 4.0, 0.0, 0.0];
-        let error = relative_error("o", &[3.0, 4.2, 0.0, 0.1], &exact, 2).unwrap();
-        assert!((error - 0.05).abs() < 1e-6, "0.2 / 4 and 0.1 / rms 2.5: {error}");
-    }
+/// Which row of a tensor `[batch][tokens][heads][head_dim]` is its row `at`.
+fn dense_row(at: usize, tokens: usize, heads: usize) -> Row {
+    Row { batch: at / (tokens * heads), head: at % heads, token: at / heads % tokens }
+}
 
-    #[test]
-    fn the_l2_norm_on_numbers_worked_by_hand() {
-        // Off by 0.3 and 0.4, so by 0.5, of a vector of length 5.
-        assert!((l2_error(&[3.3, 4.4], &[3.0, 4.0]) - 0.1).abs() < 1e-7);
-        assert_eq!(l2_error(&[0.0, 2.0], &[0.0, 2.0]), 0.0);
-        assert_eq!(l2_error(&[f32::NAN, 2.0], &[0.0, 2.0]), f64::INFINITY);
-        assert_eq!(l2_error(&[1.0], &[0.0]), f64::INFINITY);
+/// rowsum(o * do) of every query, `[batch][heads][q_len]`.
+fn deltas(shape: reference::Shape, o: &[f64], d_o: &[f32]) -> Vec<f64> {
+    let mut delta = vec![0.0; shape.lse_rows()];
+    let rows = o.chunks_exact(shape.head_dim).zip(d_o.chunks_exact(shape.head_dim));
+    for (at, (o, d_o)) in rows.enumerate() {
+        let row = dense_row(at, shape.q_len, shape.heads);
+        let index = (row.batch * shape.heads + row.head) * shape.q_len + row.token;
+        delta[index] = o.iter().zip(d_o).map(|(o, &g)| o * f64::from(g)).sum();
     }
-
-    #[test]
-    fn rows_without_keys_are_compared_exactly() {
-        let infinite = f64::NEG_INFINITY;
-        let error = |x: f32| relative_error("lse", &[x, 1.0], &[infinite, 1.0], 1).unwrap();
-        assert_eq!(error(f32::NEG_INFINITY), 0.0);
-        assert_eq!(error(-1e30), f64::INFINITY);
-        assert_eq!(error(f32::NAN), f64::INFINITY);
-        assert_eq!(relative_error("lse", &[f32::NEG_INFINITY], &[1.0], 1).unwrap(), f64::INFINITY);
-    }
-
-    #[test]
-    fn a_number_that_is_not_one_is_an_infinite_error() {
-        assert_eq!(relative_error("o", &[f32::NAN, 1.0], &[1.0, 1.0], 2).unwrap(), f64::INFINITY);
-    }
+    delta
 }

@@ -1,11 +1,14 @@
 //! Arguments of the commands that measure: calibrate, validate.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use ringlab_runtime::machine::Launching;
 use ringlab_sim::units::Tokens;
 
-use super::{OutputArgs, PassArg};
+use super::durations::seconds;
+use super::{OutputArgs, PassArg, TransportArg};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -14,6 +17,30 @@ pub enum MachineArg {
     Cpu,
     /// This machine's GPUs.
     Cuda,
+}
+
+/// How attention calls follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LaunchingArg {
+    /// One launch a call.
+    Stepwise,
+    /// One launch a state, segment after segment of keys.
+    Fused,
+    /// One launch a state, query tile after query tile.
+    FusedQueries,
+    /// All ranks on one GPU.
+    Virtual,
+}
+
+impl From<LaunchingArg> for Launching {
+    fn from(arg: LaunchingArg) -> Self {
+        match arg {
+            LaunchingArg::Stepwise => Self::Stepwise,
+            LaunchingArg::Fused => Self::Fused,
+            LaunchingArg::FusedQueries => Self::FusedQueries,
+            LaunchingArg::Virtual => Self::Virtual,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -45,6 +72,7 @@ pub struct CalibrateArgs {
 Examples:
   ringlab validate --cluster laptop.toml
   ringlab validate --cluster laptop.toml --schedule ring,zigzag --max-mape 25 --max-error 60
+  ringlab validate --cluster node.toml --backend cuda --limit 240 --launching stepwise,virtual
   ringlab validate --cluster laptop.toml --format json -o validation.json --plot validation.svg")]
 pub struct ValidateArgs {
     /// Calibrated cluster of this machine.
@@ -62,12 +90,29 @@ pub struct ValidateArgs {
     /// Only this pass [default: both].
     #[arg(long, value_enum, default_value = "forward+backward")]
     pub pass: PassArg,
+    /// Only these numbers of key/value heads [default: all of the matrix].
+    #[arg(long, value_delimiter = ',')]
+    pub kv_heads: Vec<u32>,
+    /// Only these head dimensions [default: all of the matrix].
+    #[arg(long, value_delimiter = ',')]
+    pub head_dim: Vec<u32>,
+    /// Only these transports [default: all].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub transport: Vec<TransportArg>,
+    /// Only these ways of launching attention calls [default: all].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub launching: Vec<LaunchingArg>,
     /// Ranks, each on a device of its own [default: all devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cp: Option<u32>,
-    /// Also these numbers of virtual ranks on one GPU: measured computations on modelled links.
+    /// Only these numbers of virtual ranks on one GPU, whose measured computations are put on modelled links [default: 4, 8,
+    /// 16, and 64 once].
     #[arg(long = "virtual", value_name = "P,P,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub virtual_cp: Vec<u32>,
+    /// Stop before a point that may not end within so many seconds from the start, and report what was measured: points are
+    /// taken in turns from all classes.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub limit: Option<Duration>,
     /// Fail (exit 1) if the mean error is above so many percent.
     #[arg(long, value_name = "PERCENT")]
     pub max_mape: Option<f64>,

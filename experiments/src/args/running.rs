@@ -1,11 +1,13 @@
 //! Arguments of `run`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 use ringlab_sim::units::SimTime;
 
+use super::durations::{milliseconds, seconds};
 use super::{OutputArgs, SetupArgs};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -92,9 +94,17 @@ pub struct RunArgs {
     /// Runs before the measured ones; at least 1 on GPUs, where it loads kernels [default: 0 on CPUs, 2 on GPUs].
     #[arg(long, value_name = "N")]
     pub warmup: Option<u32>,
+    /// Let the GPUs work for so long before the measured runs, e.g. 300 ms: their clock falls under load [default: no longer
+    /// than --warmup].
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub sustain: Option<Duration>,
     /// Measured runs, of which the median is shown [default: 1 on CPUs, 5 on GPUs].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub repeats: Option<u32>,
+    /// Stop before a pass that may not end within so many seconds from the start, and show what was done; exit 0 if that is
+    /// good.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub limit: Option<Duration>,
     /// Run every schedule on each of these numbers of ranks and show how the errors grow; on GPUs with --virtual.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub errors_over_cp: Vec<u32>,
@@ -210,6 +220,7 @@ impl RunArgs {
     pub fn only_for_gpus(&self) -> Vec<&'static str> {
         let (gpu, place) = (&self.gpu, &self.place);
         let given = [
+            ("--sustain", self.sustain.is_some()),
             ("--mode", gpu.mode.is_some()),
             ("--copy", gpu.copy.is_some()),
             ("--nccl-ctas", gpu.nccl_ctas.is_some()),

@@ -13,7 +13,7 @@ mod world;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use ringlab_runtime::cuda;
 use ringlab_runtime::environment::Variables;
 use ringlab_runtime::inputs::Inputs;
@@ -38,6 +38,7 @@ use self::world::World;
 use super::Outcome;
 use crate::args::{Backend, RunArgs};
 use crate::figures::{self, Run};
+use crate::limit::Limit;
 use crate::output::{self, FORMAT_VERSION};
 use crate::setup::Setup;
 
@@ -122,6 +123,8 @@ struct Session<'a> {
     scrape: Option<Scrape>,
     progress: prepare::Progress,
     stop: Interrupt,
+    limit: Limit,
+    limited: bool,
     rows: Vec<Row>,
     ranks: Vec<Vec<RankRow>>,
     done: Vec<Done>,
@@ -133,6 +136,8 @@ struct Session<'a> {
 enum Ended {
     All,
     Stopped,
+    /// The limit was near; `left_out` says what was not run.
+    Limited,
     Broke(anyhow::Error),
 }
 
@@ -150,6 +155,12 @@ impl<'a> Session<'a> {
             setup.problem.shape.dtype = Dtype::Fp32;
         }
         judge::check_size(args, &setup.problem)?;
+        if world.launch().processes > 1 && (args.limit.is_some() || args.sustain.is_some()) {
+            bail!(
+                "--limit and --sustain are for runs of one process: several would not end at the same pass"
+            );
+        }
+        let limit = Limit::new(args.limit);
         let stop = Interrupt::catch()?;
         let scrape = target.filter(|_| world.is_first()).map(Scrape::start).transpose()?;
         let progress = prepare::Progress::new();
@@ -173,6 +184,8 @@ impl<'a> Session<'a> {
             scrape,
             progress,
             stop,
+            limit,
+            limited: false,
             rows: Vec::new(),
             ranks: Vec::new(),
             done: Vec::new(),
@@ -184,10 +197,16 @@ impl<'a> Session<'a> {
     fn run(mut self) -> Result<Outcome> {
         let ended = self.run_all()?;
         self.progress.end();
+        if matches!(ended, Ended::Limited) {
+            anstream::eprintln!("{} was near: not all was run", self.limit.text());
+            if self.rows.is_empty() {
+                return Ok(Outcome::Failed);
+            }
+        }
         let broke = match ended {
             Ended::Broke(error) if self.rows.is_empty() && !is_failure(&error) => return Err(error),
             Ended::Broke(error) => Some(error),
-            Ended::All | Ended::Stopped => None,
+            Ended::All | Ended::Stopped | Ended::Limited => None,
         };
         if self.world.is_first() && !self.rows.is_empty() {
             self.report()?;
@@ -239,13 +258,16 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        Ok(Ended::All)
+        Ok(if self.limited { Ended::Limited } else { Ended::All })
     }
 
     fn run_schedule(&mut self, schedule: Schedule) -> Result<()> {
         let wanted = self.setup.passes.clone();
+        if !self.has_time(schedule, &wanted) {
+            return Ok(());
+        }
         let results = self.execute(schedule, Pass::Forward, wanted.contains(&Pass::Forward))?;
-        if wanted.contains(&Pass::Backward) {
+        if wanted.contains(&Pass::Backward) && self.has_time(schedule, &[Pass::Backward]) {
             self.inputs.forward = match results {
                 Results::Forward(forward) => Some(forward),
                 Results::Backward(_) => None,
@@ -254,6 +276,17 @@ impl<'a> Session<'a> {
             self.inputs.forward = None;
         }
         Ok(())
+    }
+
+    /// Whether there is time for another pass; if not, `passes` are left out, and so is all that comes after.
+    fn has_time(&mut self, schedule: Schedule, passes: &[Pass]) -> bool {
+        self.limited = self.limited || !self.limit.allows_next();
+        if self.limited {
+            let passes: Vec<String> = passes.iter().map(ToString::to_string).collect();
+            let (passes, cp) = (passes.join(" and "), self.setup.cp);
+            self.left_out.push(format!("{schedule} {passes} on {cp} ranks: {} was near", self.limit.text()));
+        }
+        !self.limited
     }
 
     /// Executes one pass and gives its tensors; its figures are kept if they are `wanted`.

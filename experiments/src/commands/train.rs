@@ -5,7 +5,6 @@ mod table;
 use anyhow::Result;
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
-use ringlab_sim::plan::Transport;
 use ringlab_sim::training::{
     Context, Grid, KernelFamily, Longest, Moment, Passes, Prediction, Training, longest, over_time, predict,
     work,
@@ -13,7 +12,7 @@ use ringlab_sim::training::{
 use serde::Serialize;
 
 use super::Outcome;
-use crate::args::{TrainArgs, TransportArg};
+use crate::args::TrainArgs;
 use crate::output::{self, FORMAT_VERSION};
 use crate::presets;
 
@@ -99,10 +98,7 @@ fn training(args: &TrainArgs, gpus: u64) -> Training {
         interleave: args.interleave,
         experts: args.experts,
     };
-    let transport = match args.transport {
-        TransportArg::CopyEngine => Transport::CopyEngine,
-        TransportArg::Nccl => Transport::Nccl,
-    };
+    let transport = args.transport.into();
     Training {
         micro_batch: args.micro_batch,
         micro_batches: args.micro_batches,

@@ -5,13 +5,12 @@ mod table;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use ringlab_sim::plan::Transport;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::RUNTIME_RESERVE;
 use ringlab_sim::units::Bytes;
 
 use super::Outcome;
-use crate::args::{TransportArg, TuneArgs, schedules};
+use crate::args::{TuneArgs, schedules};
 use crate::interrupt;
 use crate::output;
 use crate::presets;
@@ -139,10 +138,7 @@ fn space(args: &TuneArgs) -> Result<Space> {
         chunks: args.chunks.clone(),
         checkpointing: args.checkpointing.iter().map(|c| (*c).into()).collect(),
         sharding: args.sharding.iter().map(|s| (*s).into()).collect(),
-        transport: match args.transport {
-            TransportArg::CopyEngine => Transport::CopyEngine,
-            TransportArg::Nccl => Transport::Nccl,
-        },
+        transport: args.transport.into(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_runtime::machine::{Launching, Machine};
-use ringlab_runtime::validate::{self, Compared, Filter, Report};
+use ringlab_runtime::validate::{self, Class, Compared, Filter, Report};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::units::SimTime;
@@ -17,6 +17,7 @@ use crate::args::{PassArg, ValidateArgs, schedules};
 use crate::charts::{self, Kind, Request, Table};
 use crate::figures::Picture;
 use crate::grid::grid;
+use crate::limit::Limit;
 use crate::output::FORMAT_VERSION;
 use crate::{interrupt, measured, output, presets};
 
@@ -51,10 +52,12 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
         );
     }
     let (stop, bar) = (interrupt::flag()?, bar(points.len() as u64));
+    let (mut limit, mut is_limited) = (Limit::new(args.limit), false);
     let mut progress = |i: usize, point: &validate::Point| {
         bar.set_position(i as u64);
         bar.set_message(point.to_string());
-        !stop.is_set()
+        is_limited = !limit.allows_next();
+        !is_limited && !stop.is_set()
     };
     let report = validate::validate(machine.as_mut(), &cluster, &points, &mut progress)?;
     bar.finish_and_clear();
@@ -66,7 +69,17 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
         draw(path, &json)?;
     }
     let above = |bound: Option<f64>, value: f64| bound.is_some_and(|b| 100.0 * value > b);
-    let failed = above(args.max_mape, report.mape) || above(args.max_error, report.max_error);
+    let bad = above(args.max_mape, report.mape) || above(args.max_error, report.max_error);
+    let failed = bad || report.broke.is_some() || report.points.is_empty();
+    if !report.not_reached.is_empty() {
+        let why = match &report.broke {
+            Some(error) => error.clone(),
+            None if is_limited => format!("{} was near", limit.text()),
+            None => "stopped by Ctrl-C".into(),
+        };
+        let (left, all) = (report.not_reached.len(), points.len());
+        anstream::eprintln!("{why}: {left} of {all} points were NOT run, and no figure is about them");
+    }
     Ok(if stop.is_set() {
         Outcome::Interrupted
     } else if failed {
@@ -85,7 +98,7 @@ fn real_ranks(args: &ValidateArgs, machine: &dyn Machine) -> Result<Vec<u32>> {
         );
     }
     match args.cp {
-        None if devices < 2 && !args.virtual_cp.is_empty() => Ok(Vec::new()),
+        None if devices < 2 && machine.has_virtual() => Ok(Vec::new()),
         cp => {
             let cp = cp.unwrap_or(devices);
             if cp < 2 || cp > devices {
@@ -113,6 +126,10 @@ fn filter(args: &ValidateArgs, cp: Vec<u32>) -> Result<Filter> {
         passes,
         cp,
         virtual_cp: args.virtual_cp.clone(),
+        kv_heads: args.kv_heads.clone(),
+        head_dims: args.head_dim.clone(),
+        transports: args.transport.iter().map(|&t| t.into()).collect(),
+        launchings: args.launching.iter().map(|&l| l.into()).collect(),
     })
 }
 
@@ -136,6 +153,7 @@ struct Row {
     dtype: String,
     transport: Transport,
     launching: Launching,
+    chunks: u32,
     predicted_s: f64,
     predicted_low_s: Option<f64>,
     predicted_high_s: Option<f64>,
@@ -149,6 +167,8 @@ struct Row {
     measured_exposed_s: f64,
     median_step_error: f64,
     worst_step_error: f64,
+    loaded_s: f64,
+    duty: f64,
 }
 
 impl From<&Compared> for Row {
@@ -165,6 +185,7 @@ impl From<&Compared> for Row {
             dtype: shape.dtype.to_string(),
             transport: point.transport,
             launching: point.launching,
+            chunks: point.chunks,
             predicted_s: p.predicted_s,
             predicted_low_s: p.predicted_low_s,
             predicted_high_s: p.predicted_high_s,
@@ -178,6 +199,8 @@ impl From<&Compared> for Row {
             measured_exposed_s: p.measured_exposed_s,
             median_step_error: p.median_step_error,
             worst_step_error: p.worst_step_error,
+            loaded_s: p.loaded_s,
+            duty: p.duty,
         }
     }
 }
@@ -188,6 +211,35 @@ fn draw(path: &Path, json: &Json<'_>) -> Result<()> {
     let title = Some(format!("{}: predicted over measured", json.machine));
     let drawn = charts::draw(&table, &Request { title, ..Request::of(Kind::Validate) })?;
     output::write_file(path, &drawn.bytes(Picture::of(path)?)?)
+}
+
+/// How much load was before and between the measured repeats.
+fn loads(report: &Report) -> String {
+    let loaded = report.points.iter().filter(|p| p.loaded_s > 0.0);
+    let least = |of: fn(&Compared) -> f64| loaded.clone().map(of).reduce(f64::min);
+    least(|p| p.loaded_s).zip(least(|p| p.duty)).map_or(String::new(), |(loaded, duty)| {
+        let loaded = SimTime::from_secs_f64(loaded);
+        format!("  each point was measured after {loaded} of load or more; devices worked {:.0}% of the time or more\n", 100.0 * duty)
+    })
+}
+
+/// Errors by what points have in common.
+fn classes(classes: &[Class]) -> String {
+    if classes.is_empty() {
+        return String::new();
+    }
+    let percent = |x: f64| format!("{:.1}%", 100.0 * x);
+    let cells = classes.iter().map(|c| {
+        [
+            c.by.to_owned(),
+            c.value.clone(),
+            c.points.to_string(),
+            percent(c.mape),
+            format!("{:+.1}%", 100.0 * c.bias),
+            percent(c.max_error),
+        ]
+    });
+    format!("\n{}\n", grid(["by", "value", "points", "MAPE", "bias", "worst"], 2, cells))
 }
 
 fn table(json: &Json<'_>) -> String {
@@ -228,5 +280,13 @@ fn table(json: &Json<'_>) -> String {
     for line in &report.left_out {
         text += &format!("  left out: {line}\n");
     }
-    text + "  steps: median error of single attention calls; p/m: predicted / measured\n"
+    if !report.not_reached.is_empty() {
+        let broke =
+            report.broke.as_ref().map_or(String::new(), |error| format!("; the runs broke at {error}"));
+        text += &format!("  NOT RUN, {} points{broke}:\n", report.not_reached.len());
+        report.not_reached.iter().for_each(|point| text += &format!("    {point}\n"));
+    }
+    text += &loads(report);
+    text + &classes(&report.classes)
+        + "  steps: median error of single attention calls; p/m: predicted / measured\n"
 }

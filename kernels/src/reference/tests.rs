@@ -92,6 +92,36 @@ fn two_keys_by_hand() {
 }
 
 #[test]
+fn sizes_of_terms_by_hand() {
+    // One element a row: the means are the numbers themselves. Scores 0 and 1 of one query, q = do = 1, v = (2, 3).
+    let case = Case {
+        shape: shape(1, 1, 2, 1, 1, 1),
+        q: vec![1.0],
+        k: vec![0.0, 1.0],
+        v: vec![2.0, 3.0],
+        lo: vec![ALL.0],
+        hi: vec![ALL.1],
+        pos: vec![0, 1],
+        scale: 1.0,
+    };
+    let (problem, row, d_o) = (case.problem(), Row { batch: 0, head: 0, token: 0 }, [1.0]);
+    let sum = 1.0 + 1f64.exp();
+    let (p0, p1, lse) = (1.0 / sum, 1f64.exp() / sum, sum.ln());
+    let delta = 2.0 * p0 + 3.0 * p1;
+    let (a0, a1) = (1.0 + lse * lse, 2.0 + lse * lse);
+    let (o, of_lse) = problem.forward_terms(row);
+    assert_close(&[o], &[(p0 * p0 * a0 * 4.0 + p1 * p1 * a1 * 9.0).sqrt()]);
+    assert_close(&[of_lse], &[p1 * 2f64.sqrt()]);
+    let g0 = p0 * (4.0 + delta * delta + a0 * (2.0 - delta).powi(2)).sqrt();
+    let g1 = p1 * (9.0 + delta * delta + a1 * (3.0 - delta).powi(2)).sqrt();
+    assert_close(&[problem.query_gradient_terms(&d_o, row)], &[g1]);
+    let stats = QueryStats { lse: &[lse], delta: &[delta] };
+    let of_key = |token| problem.key_gradient_terms(&d_o, stats, Row { token, ..row });
+    assert_close(&[of_key(0).0, of_key(0).1], &[g0, p0 * a0.sqrt()]);
+    assert_close(&[of_key(1).0, of_key(1).1], &[g1, p1 * a1.sqrt()]);
+}
+
+#[test]
 fn flat_scores_average_the_attended_values() {
     let mut case = Case::random(shape(1, 4, 4, 1, 1, 2)).causal();
     case.q = vec![0.0; 8];

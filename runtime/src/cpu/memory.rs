@@ -70,16 +70,6 @@ impl Storage {
         self.tensor.parts().iter().position(|&p| p == part)
     }
 
-    /// All numbers of one plane.
-    pub(crate) fn plane_mut(&mut self, plane: usize) -> &mut [f32] {
-        &mut self.planes[plane]
-    }
-
-    /// Memory of just `region`; `None` if it is not all here.
-    pub(crate) fn into_block(self, region: &Arc<Region>) -> Option<Self> {
-        if self.held.as_ref() == Some(region) { Some(self) } else { self.extract(region) }
-    }
-
     pub fn held(&self) -> Option<&Arc<Region>> {
         self.held.as_ref()
     }

@@ -1,15 +1,18 @@
 //! Between global token order and the ranks' memories.
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::thread;
 
 use ringlab_sim::layout::Layout;
 use ringlab_sim::plan::{Part, Plan, Rank, Role, Tensor};
 use ringlab_sim::problem::{Pass, Shape};
 
 use super::error::{Cause, RunError};
-use super::memory::{Memory, Storage};
+use super::memory::Memory;
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::{Forward, Gradients, Results};
+use crate::parallel;
 use crate::region::Region;
 
 /// Index of each position's token among the real tokens; `None` for padding.
@@ -53,6 +56,7 @@ enum Order {
 /// Where a row starts in a global tensor of `tokens` tokens and `heads` heads.
 pub(crate) struct Global {
     order: Order,
+    /// Tokens that are there; those after them are the same again.
     tokens: usize,
     heads: usize,
     width: usize,
@@ -60,17 +64,18 @@ pub(crate) struct Global {
 
 impl Global {
     /// A tensor of vectors, or of one number a token and head.
-    fn of(inputs: &Inputs, heads: u32, scalar: bool) -> Self {
+    fn of(inputs: &Inputs, tokens: usize, heads: u32, scalar: bool) -> Self {
         let (order, width) =
             if scalar { (Order::HeadMajor, 1) } else { (Order::TokenMajor, inputs.shape.head_dim as usize) };
-        Self { order, tokens: inputs.tokens, heads: heads as usize, width }
+        Self { order, tokens, heads: heads as usize, width }
     }
 
     pub(crate) fn heads(&self) -> usize {
         self.heads
     }
 
-    pub(crate) fn row(&self, batch: usize, token: usize, head: usize) -> std::ops::Range<usize> {
+    pub(crate) fn row(&self, batch: usize, token: usize, head: usize) -> Range<usize> {
+        let token = token % self.tokens;
         let row = match self.order {
             Order::TokenMajor => (batch * self.tokens + token) * self.heads + head,
             Order::HeadMajor => (batch * self.heads + head) * self.tokens + token,
@@ -130,7 +135,7 @@ pub(crate) fn source(inputs: &Inputs, part: Part) -> Option<(&[f32], Global)> {
         (Part::Lse, Some(forward)) => (&forward.lse, heads),
         _ => return None,
     };
-    Some((data, Global::of(inputs, heads, part == Part::Lse)))
+    Some((data, Global::of(inputs, inputs.stored(), heads, part == Part::Lse)))
 }
 
 /// A row of an input, of a real token and a query head.
@@ -166,10 +171,10 @@ struct Target {
 
 impl Target {
     fn new(inputs: &Inputs, (part, carried): (Part, Part), heads: u32, scalar: bool) -> Self {
-        let global = Global::of(inputs, heads, scalar);
+        let global = Global::of(inputs, inputs.tokens, heads, scalar);
         let rows = inputs.shape.batch as usize * inputs.tokens * heads as usize;
         let padding = if scalar { f32::NEG_INFINITY } else { 0.0 };
-        Self { part, carried, padding, data: vec![f32::NAN; rows * global.width], global }
+        Self { part, carried, padding, data: parallel::filled(rows * global.width, f32::NAN), global }
     }
 }
 
@@ -186,8 +191,12 @@ pub(super) fn gather(
         for (buf, buffer, storage) in memory.iter() {
             let Role::Output(block) = buffer.role else { continue };
             let unwritten = RunError::Unwritten { rank: rank as Rank, buffer: buf.0 };
-            let block = storage.and_then(|s| s.extract(&regions[block as usize])).ok_or(unwritten)?;
-            targets.collect(&plan.shape, &block, real);
+            let region = &regions[block as usize];
+            let block = storage.and_then(|s| s.extract(region)).ok_or(unwritten)?;
+            let read = |plane: usize, (batch, token, head): (usize, usize, usize), into: &mut [f32]| {
+                into.copy_from_slice(block.row(plane, block.index(batch, token, head)));
+            };
+            targets.collect(&plan.shape, (buffer.tensor, region), real, read);
         }
     }
     Ok(targets.finish(plan.pass))
@@ -218,9 +227,23 @@ impl Targets {
         Self { all, wrong: 0 }
     }
 
-    /// Takes in what an output buffer holds of its block.
-    pub(crate) fn collect(&mut self, shape: &Shape, block: &Storage, real: &[Option<usize>]) {
-        self.wrong += self.all.iter_mut().map(|t| collect(shape, block, real, t)).sum::<usize>();
+    /// Takes in a block of a tensor; `read` gives the row of a plane and of a sequence, token and head of the region.
+    pub(crate) fn collect(
+        &mut self,
+        shape: &Shape,
+        (tensor, region): (Tensor, &Region),
+        real: &[Option<usize>],
+        read: impl Fn(usize, (usize, usize, usize), &mut [f32]) + Sync,
+    ) {
+        for target in &mut self.all {
+            let plane = |part| tensor.parts().iter().position(|&p| p == part);
+            let Some(plane) = plane(target.part).or(plane(target.carried)) else { continue };
+            // A tensor of all heads' width holds dk and dv at query heads, the shares of a kv head to be added up.
+            let widened = target.global.heads != shape.heads as usize && !tensor.is_key_side();
+            let group = if widened { shape.group() as usize } else { 1 };
+            let read = |row: (usize, usize, usize), into: &mut [f32]| read(plane, row, into);
+            self.wrong += Collecting { region, real, group, padding: target.padding, read }.all(target);
+        }
     }
 
     /// The results, and how many padding rows are not what they must be.
@@ -235,27 +258,92 @@ impl Targets {
     }
 }
 
-/// Copies a block's real rows; returns how many of its padding rows are wrong. A tensor of all heads' width holds dk and
-/// dv at query heads, the shares of a kv head to be added up.
-fn collect(shape: &Shape, block: &Storage, real: &[Option<usize>], target: &mut Target) -> usize {
-    let mut wrong = 0;
-    let Some(region) = block.held() else { return 0 };
-    let widened = target.global.heads != shape.heads as usize && !block.tensor().is_key_side();
-    let group = if widened { shape.group() as usize } else { 1 };
-    let Some(plane) = block.plane(target.part).or(block.plane(target.carried)) else { return 0 };
-    for_each_row(shape, region, |batch, (position, token), (head, h)| {
-        let row = block.row(plane, block.index(batch, token, h));
-        match real[position] {
-            Some(real) => {
-                let into = &mut target.data[target.global.row(batch, real, head / group)];
-                if head % group == 0 {
-                    into.copy_from_slice(row);
-                } else {
-                    into.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+/// A block on its way into a target.
+struct Collecting<'a, R> {
+    region: &'a Region,
+    real: &'a [Option<usize>],
+    /// Heads of the block that add up to one of the target.
+    group: usize,
+    /// What padding rows must hold.
+    padding: f32,
+    read: R,
+}
+
+impl<R: Fn((usize, usize, usize), &mut [f32]) + Sync> Collecting<'_, R> {
+    /// Takes in all real rows; returns how many of the padding rows are wrong.
+    fn all(&self, target: &mut Target) -> usize {
+        let Target { global, data, .. } = target;
+        let sequence = global.tokens * global.heads * global.width;
+        let tokens = self.region.tokens.len();
+        if sequence == 0 || tokens == 0 {
+            return 0;
+        }
+        let sequences = data.chunks_exact_mut(sequence).enumerate();
+        if matches!(global.order, Order::HeadMajor) {
+            return sequences.map(|(batch, data)| self.rows(batch, 0..tokens, (global, 0), data)).sum();
+        }
+        let shares = self.shares(tokens * global.heads * global.width, global.tokens);
+        thread::scope(|scope| {
+            let mut workers = Vec::new();
+            for (batch, mut rest) in sequences {
+                let mut from = 0;
+                for (own, end) in &shares {
+                    let (part, after) = rest.split_at_mut((end - from) * global.heads * global.width);
+                    let (global, own, first) = (&*global, own.clone(), from);
+                    workers.push(scope.spawn(move || self.rows(batch, own, (global, first), part)));
+                    (rest, from) = (after, *end);
                 }
             }
-            None => wrong += usize::from(row.iter().any(|&x| x != target.padding)),
+            // A panic is a defect of `read`, and goes on.
+            let wrong =
+                workers.into_iter().map(|w| w.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+            wrong.sum()
+        })
+    }
+
+    /// Tokens of the region for each thread, with the end of the target's tokens that they lie in: both rise.
+    fn shares(&self, numbers: usize, end: usize) -> Vec<(Range<usize>, usize)> {
+        const LEAST: usize = 1 << 16;
+        let tokens = &self.region.tokens;
+        let threads = numbers.div_ceil(LEAST).clamp(1, parallel::cores());
+        let each = tokens.len().div_ceil(threads);
+        let share = |from: usize| {
+            let to = tokens.len().min(from + each);
+            let next = tokens[to..].iter().find_map(|&position| self.real[position as usize]);
+            (from..to, next.unwrap_or(end))
+        };
+        (0..tokens.len()).step_by(each).map(share).collect()
+    }
+
+    /// Takes in some tokens of a sequence; `data` starts at the target's token `first`.
+    fn rows(
+        &self,
+        batch: usize,
+        tokens: Range<usize>,
+        (global, first): (&Global, usize),
+        data: &mut [f32],
+    ) -> usize {
+        let mut row = vec![0.0; global.width];
+        let start = global.row(0, first, 0).start;
+        let mut wrong = 0;
+        for token in tokens {
+            for head in 0..self.region.heads() {
+                let Some(real) = self.real[self.region.tokens[token] as usize] else {
+                    (self.read)((batch, token, head), &mut row);
+                    wrong += usize::from(row.iter().any(|&x| x != self.padding));
+                    continue;
+                };
+                let at = self.region.heads.first as usize + head;
+                let into = global.row(0, real, at / self.group);
+                let into = &mut data[into.start - start..into.end - start];
+                if at.is_multiple_of(self.group) {
+                    (self.read)((batch, token, head), into);
+                } else {
+                    (self.read)((batch, token, head), &mut row);
+                    into.iter_mut().zip(&row).for_each(|(sum, x)| *sum += x);
+                }
+            }
         }
-    });
-    wrong
+        wrong
+    }
 }

@@ -154,6 +154,11 @@ pub enum CudaError {
         /// NCCL's answer.
         code: String,
     },
+    /// A load before the measured runs, of ranks in several processes.
+    #[error(
+        "each process would end a load of a given time after another number of runs, and wait for the others for ever"
+    )]
+    Sustained,
     /// A rank's host thread ended before its time.
     #[error("the thread of rank {rank} ended before its time: {reason}")]
     Thread {

@@ -4,16 +4,13 @@
 //! copies, and tells the receiver, whose lane waits. A pulled one: the sender's lane tells the receiver that the block is
 //! there, the receiver's lane waits, copies, and tells the sender, whose lane waits. No host takes part.
 
-use std::collections::BTreeMap;
-
-use ringlab_sim::plan::{Buf, MessageId, NO_OP, Op, OpId, OpKind, Plan, Rank};
+use ringlab_sim::plan::{MessageId, NO_OP, Op, OpId, OpKind, Plan, Rank};
 
 use super::command::{Command, Event, Parcel, Post, Strip};
 use super::device::Gpu;
 use super::error::CudaError;
 use super::flags::Flags;
 use super::folds::Folds;
-use super::lower::Work;
 use super::options::Copies;
 use super::sequence::Step;
 use crate::cpu::Place;
@@ -21,7 +18,7 @@ use crate::cpu::Place;
 /// What an operation does, whoever waits for it.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
-    Compute(Work),
+    Compute(Vec<Command>),
     /// A message's copies into the receiver's buffer.
     Send {
         message: MessageId,
@@ -110,9 +107,6 @@ fn is_free(plan: &Plan, rank: Rank, recv: OpId) -> bool {
     !before && waits.iter().all(|&w| w == NO_OP)
 }
 
-/// Where an operation's result is whole before the operation ends.
-type Early = BTreeMap<(OpId, Buf), Event>;
-
 /// By message: its send and its receive.
 pub(super) fn ends(plan: &Plan) -> Vec<[Option<(Rank, OpId)>; 2]> {
     let mut ends = vec![[None; 2]; plan.messages.len()];
@@ -135,7 +129,6 @@ impl Arranging<'_> {
         // The compute lane is there even where nothing is computed: it ends last.
         let mut program = Program { streams: vec![0], ..Program::default() };
         let mut done: Vec<Option<[Event; 2]>> = vec![None; ops.len()];
-        let mut early = Early::new();
         for i in 0..ops.len() {
             if done[i].is_some() {
                 continue;
@@ -149,10 +142,9 @@ impl Arranging<'_> {
                 done[i] = done[leader as usize].map(|[_, end]| [end, end]);
             } else {
                 let together = self.together(op);
-                self.wait(&mut program, &together, (&done, &early))?;
+                self.wait(&mut program, &together, &done)?;
                 let events = [self.event()?, self.event()?];
-                let own = self.early(op, &bodies[i], &mut early)?;
-                self.body(&mut program, bodies, (&together, &own), events);
+                self.body(&mut program, bodies, &together, events);
                 for &op in &together {
                     done[op as usize] = Some(events);
                 }
@@ -188,36 +180,12 @@ impl Arranging<'_> {
         later.take_while(|(_, op)| op.group == head.group).map(|(i, _)| i).collect()
     }
 
-    /// Events for the results that an operation has before its end, and after how many commands.
-    fn early(&self, op: OpId, body: &Body, all: &mut Early) -> Result<Vec<(Event, usize)>, CudaError> {
-        let Body::Compute(work) = body else { return Ok(Vec::new()) };
-        let mut own = Vec::new();
-        for &(buf, until) in &work.early {
-            let event = self.event()?;
-            all.insert((op, buf), event);
-            own.push((event, until));
-        }
-        own.sort_by_key(|&(_, until)| until);
-        Ok(own)
-    }
-
-    /// The event that `op` waits for of `w`: the end, or, of a send, where what it sends is whole.
-    fn awaited(&self, op: OpId, w: OpId, (done, early): (&[Option<[Event; 2]>], &Early)) -> Option<Event> {
-        let [_, end] = done[w as usize]?;
-        let OpKind::Send { buffer, .. } = self.plan.programs[self.rank as usize].ops[op as usize].kind else {
-            return Some(end);
-        };
-        let parts: Option<Vec<Event>> = buffer.iter().map(|buf| early.get(&(w, buf)).copied()).collect();
-        // Events of one operation are reached in the order in which they were made.
-        Some(parts.and_then(|parts| parts.into_iter().max()).unwrap_or(end))
-    }
-
     /// Waits, on the lane of `together`, for what it needs of other lanes.
     fn wait(
         &self,
         program: &mut Program,
         together: &[OpId],
-        known: (&[Option<[Event; 2]>], &Early),
+        done: &[Option<[Event; 2]>],
     ) -> Result<(), CudaError> {
         let own = &self.plan.programs[self.rank as usize];
         let lane = own.ops[together[0] as usize].lane;
@@ -228,7 +196,7 @@ impl Arranging<'_> {
                 if together.contains(&w) || own.ops[w as usize].lane == lane || self.by_flag(op, w) {
                     continue;
                 }
-                let Some(end) = self.awaited(op, w, known) else {
+                let Some([_, end]) = done[w as usize] else {
                     return Err(CudaError::Deadlock { place: Place::new(self.plan, self.rank, w as usize) });
                 };
                 if !awaited.contains(&end) {
@@ -245,24 +213,12 @@ impl Arranging<'_> {
         by_flag(self.plan, self.rank, self.folds, op, w)
     }
 
-    fn body(
-        &self,
-        program: &mut Program,
-        bodies: &[Body],
-        (together, early): (&[OpId], &[(Event, usize)]),
-        [start, end]: [Event; 2],
-    ) {
+    fn body(&self, program: &mut Program, bodies: &[Body], together: &[OpId], [start, end]: [Event; 2]) {
         let stream = usize::from(self.plan.programs[self.rank as usize].ops[together[0] as usize].lane.0);
         match &bodies[together[0] as usize] {
-            Body::Compute(work) => {
+            Body::Compute(commands) => {
                 program.record(stream, start, true);
-                let mut from = 0;
-                for &(event, until) in early {
-                    program.extend(stream, &work.commands[from..until]);
-                    program.record(stream, event, true);
-                    from = until;
-                }
-                program.extend(stream, &work.commands[from..]);
+                program.extend(stream, commands);
             }
             Body::Send { message, .. } => self.send(program, stream, *message, start),
             Body::Recv { message } => self.recv(program, stream, (*message, together[0]), start),
@@ -355,8 +311,8 @@ pub(super) fn one_by_one(order: &[Step], bodies: &[Vec<Body>], gpu: &dyn Gpu) ->
         program.record(0, start, true);
         match step {
             Step::Compute(rank, op) => {
-                if let Body::Compute(work) = &bodies[rank as usize][op as usize] {
-                    program.extend(0, &work.commands);
+                if let Body::Compute(commands) = &bodies[rank as usize][op as usize] {
+                    program.extend(0, commands);
                 }
                 program.timed.push(Timed { rank, op, start, end });
             }

@@ -1,5 +1,7 @@
 //! From runs to what is told of them.
 
+use std::time::{Duration, Instant};
+
 use ringlab_sim::plan::{OpKind, Rank};
 use ringlab_sim::problem;
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
@@ -7,39 +9,56 @@ use ringlab_sim::units::{Bytes, SimTime};
 
 use super::clock::Offset;
 use super::error::CudaError;
+use super::filler::Filler;
 use super::lanes::Timed;
-use super::options::{Copies, Measured, Run};
+use super::options::{Copies, Measured, Recording, Run};
 use super::passes::{How, Pass, failed};
 use super::prepare::Session;
-use super::tensors::{Holder, gather};
+use super::tensors::gather;
 use crate::outcome::{Forward, Gradients, Outcome, Results, median};
 
 impl Session<'_> {
     /// Uploads, warms up, measures and collects.
     pub fn run(&self) -> Result<Run, CudaError> {
         self.upload()?;
-        let start = std::time::Instant::now();
-        for i in 0..self.options.warmup.max(1) {
-            self.pass(How { recorded: true, poisoned: i == 0, open: i == 0 })?;
-        }
+        let start = Instant::now();
+        let (loaded, fillers) = self.warm_up()?;
+        let measuring = Instant::now();
         let repeats = self.options.repeats.max(1);
+        let both = self.options.recording == Recording::Both;
+        // Results are those of the last run, which must write all of them.
+        let poisons = |i: u32| self.options.collect && i + 1 == repeats;
         let mut recorded: Vec<(Pass, Timeline)> = Vec::new();
-        for _ in 0..if self.options.record_events { repeats } else { 0 } {
-            let pass = self.pass(How { recorded: true, ..How::default() })?;
+        for i in 0..repeats {
+            let (poisoned, is_last) = (!both && poisons(i), !both && i + 1 == repeats);
+            let pass =
+                self.pass(How { recorded: true, poisoned, is_last, fillers: &fillers, open: false })?;
             let timeline = self.timeline(&pass)?;
             recorded.push((pass, timeline));
+            std::thread::sleep(self.options.rest);
         }
         let mut plain: Vec<Pass> = Vec::new();
-        for i in 0..repeats {
-            plain.push(self.pass(How { poisoned: i + 1 == repeats, ..How::default() })?);
+        for i in 0..if both { repeats } else { 0 } {
+            let is_last = i + 1 == repeats;
+            plain.push(self.pass(How {
+                poisoned: poisons(i),
+                is_last,
+                fillers: &fillers,
+                ..How::default()
+            })?);
+            std::thread::sleep(self.options.rest);
         }
+        // Before and behind each run, but for the last.
+        let filled = fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO);
+        let filled = SimTime(filled.0 * 2 * (recorded.len() + plain.len()).saturating_sub(1) as u64);
+        let load = (loaded, measuring.elapsed(), filled);
         for member in &self.members {
             member.gpu.check().map_err(|source| failed(member.rank, source))?;
         }
         let wall_time = start.elapsed();
         let (results, wrong_padding_rows) =
             if self.options.collect { self.collect()? } else { (nothing(self.plan.pass), 0) };
-        let measured = self.measured(&recorded, &plain)?;
+        let measured = self.measured(&recorded, &plain, load)?;
         let timeline = of_median(recorded).unwrap_or_else(|| Timeline {
             ranks: self.plan.ranks(),
             spans: Vec::new(),
@@ -56,14 +75,26 @@ impl Session<'_> {
         Ok(Run { outcome, measured })
     }
 
+    /// Runs until kernels are loaded and the GPUs have worked for as long as was asked for; how long that was.
+    /// What keeps them working between runs comes with it.
+    fn warm_up(&self) -> Result<(Duration, Vec<Filler>), CudaError> {
+        self.pass(How { recorded: true, poisoned: true, open: true, ..How::default() })?;
+        // What was loaded meanwhile was no load.
+        let start = Instant::now();
+        let (mut passes, mut fillers) = (1, Vec::new());
+        while passes < self.options.warmup || start.elapsed() < self.options.sustain {
+            let pass = self.pass(How { recorded: true, fillers: &fillers, ..How::default() })?;
+            if fillers.is_empty() {
+                fillers = self.fillers(&pass)?;
+            }
+            passes += 1;
+            std::thread::sleep(self.options.rest);
+        }
+        Ok((start.elapsed(), fillers))
+    }
+
     fn collect(&self) -> Result<(Results, usize), CudaError> {
-        let holders: Vec<_> = self
-            .members
-            .iter()
-            .zip(&self.memories)
-            .zip(&self.held)
-            .map(|((m, memory), held)| (Holder { rank: m.rank, gpu: m.gpu.as_ref(), memory }, held.clone()))
-            .collect();
+        let holders: Vec<_> = self.holders().zip(self.held.iter().map(Vec::as_slice)).collect();
         gather(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, &holders)
     }
 
@@ -73,8 +104,14 @@ impl Session<'_> {
         self.plan.messages.iter().filter(|m| here(m.to)).map(|m| m.bytes).sum()
     }
 
-    fn measured(&self, recorded: &[(Pass, Timeline)], plain: &[Pass]) -> Result<Measured, CudaError> {
+    fn measured(
+        &self,
+        recorded: &[(Pass, Timeline)],
+        plain: &[Pass],
+        (loaded, wall, filled): (Duration, Duration, SimTime),
+    ) -> Result<Measured, CudaError> {
         let passes = || recorded.iter().map(|(pass, _)| pass).chain(plain);
+        let busy = filled + passes().map(|p| p.makespan).sum::<SimTime>();
         let names = self.members.iter().map(|m| m.gpu.name().map_err(|source| failed(m.rank, source)));
         let own: u64 = self.peak_bytes.iter().map(|b| b.0).sum();
         let mut context = 0;
@@ -88,6 +125,8 @@ impl Session<'_> {
             unrecorded: plain.iter().map(|pass| pass.makespan).collect(),
             alignment_error: passes().map(|p| p.alignment_error).max().unwrap_or(SimTime::ZERO),
             posting: passes().map(|p| p.posting).max().unwrap_or(SimTime::ZERO),
+            loaded_s: loaded.as_secs_f64(),
+            duty: if wall.is_zero() { 0.0 } else { busy.as_secs_f64() / wall.as_secs_f64() },
             peak_bytes: self.peak_bytes.clone(),
             context_bytes: Bytes(context),
             device_names: names.collect::<Result<_, _>>()?,

@@ -10,6 +10,7 @@ mod clock;
 mod command;
 mod device;
 mod error;
+mod filler;
 mod flags;
 mod folds;
 mod lanes;
@@ -28,10 +29,11 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 
+use ringlab_kernels::gpu::Device;
 use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
-pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Run};
+pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Recording, Run};
 
 use crate::inputs::Inputs;
 use prepare::{Session, kernel_types};
@@ -41,7 +43,28 @@ use prepare::{Session, kernel_types};
 /// # Errors
 /// No CUDA driver.
 pub fn gpu_count() -> Result<usize, CudaError> {
-    Ok(ringlab_kernels::gpu::Device::count()?)
+    Ok(Device::count()?)
+}
+
+/// The contexts of GPUs. As long as it lives, no plan that runs on them pays for new ones.
+pub struct Contexts {
+    _devices: Vec<Device>,
+}
+
+impl Contexts {
+    /// Opens the GPUs that `options` would run `ranks` ranks on.
+    ///
+    /// # Errors
+    /// No driver, no such GPU.
+    pub fn open(options: &Options, ranks: usize) -> Result<Self, CudaError> {
+        let list = match &options.devices {
+            Devices::Virtual(gpu) => vec![*gpu],
+            Devices::First => (0..ranks).collect(),
+            Devices::List(list) => list.clone(),
+        };
+        let devices = list.into_iter().map(|gpu| Ok(Device::open_with(gpu, options.kernels, None)?));
+        Ok(Self { _devices: devices.collect::<Result<_, CudaError>>()? })
+    }
 }
 
 /// Whether there is an NCCL that can be loaded.

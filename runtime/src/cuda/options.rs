@@ -21,10 +21,15 @@ pub struct Options {
     pub nccl: Nccl,
     /// Runs before the measured ones, at least 1: they load kernels and build connections.
     pub warmup: u32,
+    /// How long runs follow each other, after the first, before the measured ones begin: a GPU's clock falls under load, so
+    /// a time is one after so long. More runs than `warmup` if need be; of one process only.
+    pub sustain: Duration,
+    /// How long GPUs rest after each run, so that they are loaded for a part of the time only; zero for not at all.
+    pub rest: Duration,
     /// Measured runs of each kind, at least 1.
     pub repeats: u32,
-    /// Whether to time every operation. Without, only makespans are measured and the timeline has no spans.
-    pub record_events: bool,
+    /// Which repeats are measured.
+    pub recording: Recording,
     /// Whether to bring the results back; without, they are empty, and only the times count.
     pub collect: bool,
     /// How long the host waits for one run.
@@ -36,7 +41,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// GPUs 0 to P-1, stepwise, pushed copies, 2 warm-up runs, 5 repeats, a time-out of 60 s.
+    /// GPUs 0 to P-1, stepwise, pushed copies, 2 warm-up runs and no load before, 5 repeats of each kind, a time-out of 60 s.
     fn default() -> Self {
         Self {
             devices: Devices::First,
@@ -44,14 +49,26 @@ impl Default for Options {
             copies: Copies::Push,
             nccl: Nccl::default(),
             warmup: 2,
+            sustain: Duration::ZERO,
+            rest: Duration::ZERO,
             repeats: 5,
-            record_events: true,
+            recording: Recording::Both,
             collect: true,
             timeout: Duration::from_secs(60),
             deterministic: false,
             kernels: None,
         }
     }
+}
+
+/// Which repeats are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recording {
+    /// Some with an event around every operation, and as many with their start and their end timed and nothing else.
+    #[default]
+    Both,
+    /// The first kind alone.
+    Operations,
 }
 
 /// Which GPU runs which rank.
@@ -134,6 +151,11 @@ pub struct Measured {
     pub alignment_error: SimTime,
     /// Longest time that a rank's host took to post one run.
     pub posting: SimTime,
+    /// How long runs had followed each other when the measured ones began, from the end of the first; in seconds.
+    pub loaded_s: f64,
+    /// Share of the measured runs' wall time in which GPUs worked: makespans, and with a load before also what fills the time
+    /// between runs, by its time when it was first seen. Below one, GPUs had pauses to raise their clock.
+    pub duty: f64,
     /// Memory allocated for each rank's tensors, what the executor itself needs among them.
     pub peak_bytes: Vec<Bytes>,
     /// Memory that contexts, kernels and communicators took on the fullest GPU.

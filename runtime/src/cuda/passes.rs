@@ -10,6 +10,7 @@ use super::clock::Offset;
 use super::command::{Command, Event, Post};
 use super::device::{Fault, Gpu};
 use super::error::CudaError;
+use super::filler::Filler;
 use super::flags::Flags;
 use super::prepare::{Member, Session};
 use super::tensors::{Holder, poison};
@@ -22,9 +23,13 @@ pub(super) const STREAMS: usize = LANES + 1;
 /// How long released streams may take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long the host asks without a pause whether the GPUs are done, and the pause after that.
+const AWAKE: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_micros(20);
+
 /// How to run once.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct How {
+pub(super) struct How<'a> {
     /// Times every operation.
     pub recorded: bool,
     /// Fills what is to be written with NaN before.
@@ -32,6 +37,9 @@ pub(super) struct How {
     /// Opens the gates before anything is posted: loading a kernel or building a connection may wait for streams that
     /// would wait for the gates.
     pub open: bool,
+    /// What the GPUs do before it, by GPU, and after it where another run follows.
+    pub fillers: &'a [Filler],
+    pub is_last: bool,
 }
 
 /// One run.
@@ -53,25 +61,31 @@ impl Session<'_> {
     }
 
     /// Runs the plan once.
-    pub fn pass(&self, how: How) -> Result<Pass, CudaError> {
+    pub fn pass(&self, how: How<'_>) -> Result<Pass, CudaError> {
         // Without this, what was posted would wait for ever, and whoever frees its memory with it.
         self.unreleased_pass(how).inspect_err(|_| self.release(&self.finished))
     }
 
-    fn unreleased_pass(&self, how: How) -> Result<Pass, CudaError> {
+    fn unreleased_pass(&self, how: How<'_>) -> Result<Pass, CudaError> {
         let gpus = self.gpus();
         self.lower_flags(how.poisoned)?;
+        // A filler would write what is to be found unwritten.
+        if !how.poisoned && !how.fillers.is_empty() {
+            self.keep_busy(how.fillers)?;
+        }
         let open = how.open || self.is_deep;
         if open && !self.is_virtual {
             self.open_gates()?;
         }
         let posting = thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..gpus.len()).map(|i| scope.spawn(move || self.post(i, how.recorded))).collect();
-            let times = threads.into_iter().zip(&self.members).map(|(t, m)| {
+            let threads: Vec<_> = (1..gpus.len()).map(|i| scope.spawn(move || self.post(i, how))).collect();
+            // A thread takes longer to start than some programs to be posted.
+            let first = self.post(0, how);
+            let times = threads.into_iter().zip(&self.members[1..]).map(|(t, m)| {
                 t.join().map_err(|_| CudaError::Thread { rank: m.rank, reason: "it panicked".into() })?
             });
-            times.collect::<Result<Vec<Duration>, CudaError>>()
+            let others = times.collect::<Result<Vec<Duration>, CudaError>>()?;
+            Ok::<_, CudaError>(others.into_iter().fold(first?, Duration::max))
         })?;
         if !open && !self.is_virtual {
             self.open_gates()?;
@@ -84,13 +98,23 @@ impl Session<'_> {
             let end = gpu.elapsed(self.clock.anchors[i], self.finished[i])?;
             makespan = makespan.max(offsets[i] + Offset::from(end.0));
         }
-        let posting = posting.into_iter().max().unwrap_or_default();
         Ok(Pass {
             offsets,
             alignment_error,
             makespan: SimTime(u64::try_from(makespan).unwrap_or(0)),
             posting: SimTime(posting.as_nanos() as u64 * 1000),
         })
+    }
+
+    /// Lets every GPU do its filler, which ends before gates are opened.
+    fn keep_busy(&self, fillers: &[Filler]) -> Result<(), CudaError> {
+        for gpu in 0..fillers.len() {
+            self.fill(gpu, fillers)?;
+        }
+        // Other ranks answer on the stream of their filler.
+        let ended = self.lowered[0];
+        self.post_one(0, &Post { stream: 0, command: Command::Record(ended), timing: false })?;
+        self.post_one(0, &Post { stream: ASKING, command: Command::Await(ended), timing: false })
     }
 
     /// Lets every rank start that runs here.
@@ -125,7 +149,7 @@ impl Session<'_> {
     }
 
     /// Posts a member's program; how long that took.
-    fn post(&self, member: usize, recorded: bool) -> Result<Duration, CudaError> {
+    fn post(&self, member: usize, how: How<'_>) -> Result<Duration, CudaError> {
         let start = Instant::now();
         let (program, anchor) = (&self.programs[member], self.clock.anchors[member]);
         if self.is_virtual {
@@ -136,11 +160,14 @@ impl Session<'_> {
         for &stream in program.streams.iter().filter(|&&s| s != 0) {
             self.post_all(member, &[Post { stream, command: Command::Await(anchor), timing: false }])?;
         }
-        for post in program.posts.iter().filter(|post| recorded || !post.timing) {
+        for post in program.posts.iter().filter(|post| how.recorded || !post.timing) {
             self.post_one(member, post)?;
         }
         let finished = Command::Record(self.finished[member]);
         self.post_one(member, &Post { stream: 0, command: finished, timing: false })?;
+        if !how.is_last {
+            self.fill(member, how.fillers)?;
+        }
         Ok(start.elapsed())
     }
 
@@ -148,7 +175,7 @@ impl Session<'_> {
         posts.iter().try_for_each(|post| self.post_one(member, post))
     }
 
-    fn post_one(&self, member: usize, post: &Post) -> Result<(), CudaError> {
+    pub(super) fn post_one(&self, member: usize, post: &Post) -> Result<(), CudaError> {
         let Member { rank, gpu } = &self.members[member];
         gpu.post(post.stream, &post.command).map_err(|source| failed(*rank, source))
     }
@@ -165,7 +192,8 @@ impl Session<'_> {
                 if start.elapsed() > limit {
                     return Ok(false);
                 }
-                thread::sleep(Duration::from_micros(20));
+                // A sleep lasts several times as long as it should, and the GPUs stand still meanwhile.
+                if start.elapsed() < AWAKE { thread::yield_now() } else { thread::sleep(NAP) }
             }
         }
         Ok(true)

@@ -14,6 +14,7 @@ use super::clock::{Barrier, Clock};
 use super::command::{Address, Event, Parcel};
 use super::device::Gpu;
 use super::error::CudaError;
+use super::filler::{Candidate, candidate};
 use super::flags::Flags;
 use super::folds::Folds;
 use super::lanes::{Program, one_by_one};
@@ -25,6 +26,7 @@ use super::tensors::{self, Holder};
 use crate::cpu::memory::regions;
 use crate::cpu::tensors::real_tokens;
 use crate::inputs::Inputs;
+use crate::parallel;
 use crate::region::Region;
 
 /// A rank of this process and its GPU.
@@ -52,6 +54,8 @@ pub(super) struct Session<'a> {
     pub members: Vec<Member>,
     /// One a member; of virtual ranks, one for all.
     pub programs: Vec<Program>,
+    /// By GPU: what it can be kept busy with.
+    pub candidates: Vec<Option<Candidate>>,
     pub memories: Vec<Memory>,
     pub folds: Vec<Folds>,
     pub flags: Flags,
@@ -94,6 +98,9 @@ impl<'a> Session<'a> {
         members: Members,
     ) -> Result<Self, CudaError> {
         let is_virtual = members.are_virtual;
+        if members.all.len() < plan.programs.len() && !options.sustain.is_zero() {
+            return Err(CudaError::Sustained);
+        }
         let (dtype, head_dim) = kernel_types(plan)?;
         let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
         let by_segments = mode == Mode::FusedSegments;
@@ -126,6 +133,9 @@ impl<'a> Session<'a> {
             true => vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?],
             false => lowering.arrange(&lowered)?,
         };
+        let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
+            .map(|(member, bodies)| candidate(plan, member, &folds[member.rank as usize], bodies))
+            .collect();
         let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
         notes.extend(remarks(plan, is_deep));
         let peak_bytes = memories.iter().zip(&lowered.packed).map(|(memory, packed)| {
@@ -146,6 +156,7 @@ impl<'a> Session<'a> {
             inputs,
             options,
             programs,
+            candidates,
             memories,
             flags,
             clock,
@@ -165,13 +176,19 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Every member's memory.
+    pub fn holders(&self) -> impl Iterator<Item = Holder<'_>> {
+        let all = self.members.iter().zip(&self.memories);
+        all.map(|(m, memory)| Holder { rank: m.rank, gpu: m.gpu.as_ref(), memory })
+    }
+
     /// Uploads every rank's inputs.
     pub fn upload(&self) -> Result<(), CudaError> {
-        for (member, memory) in self.members.iter().zip(&self.memories) {
-            let holder = Holder { rank: member.rank, gpu: member.gpu.as_ref(), memory };
-            tensors::scatter(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, &holder)?;
-        }
-        Ok(())
+        let holders: Vec<Holder<'_>> = self.holders().collect();
+        let upload = |holder: &Holder<'_>| {
+            tensors::scatter(self.plan, self.inputs, (&self.real, &self.regions), self.dtype, holder)
+        };
+        parallel::map(&holders, upload).into_iter().collect()
     }
 }
 

@@ -1,20 +1,19 @@
 //! Between global token order and the ranks' buffers on GPUs.
 
 use std::sync::Arc;
-use std::thread;
 
 use half::{bf16, f16};
 use ringlab_kernels::spec::Dtype;
-use ringlab_sim::plan::{Part, Plan, Rank, Role};
+use ringlab_sim::plan::{Buf, Part, Plan, Rank, Role, Tensor};
 
 use super::device::Gpu;
 use super::error::CudaError;
 use super::memory::{Memory, Rows, number_bytes};
-use crate::cpu::memory::Storage;
 use crate::cpu::tensors::{Targets, source};
 use crate::inputs::Inputs;
 use crate::outcome::Results;
-use crate::region::Region;
+use crate::parallel;
+use crate::region::{Placement, Region};
 
 /// One rank's memory and what it holds.
 pub(super) struct Holder<'a> {
@@ -26,7 +25,7 @@ pub(super) struct Holder<'a> {
 /// Fills every buffer with NaN.
 pub(super) fn poison(plan: &Plan, holder: &Holder<'_>, inputs_too: bool) -> Vec<super::command::Command> {
     let buffers = &plan.programs[holder.rank as usize].buffers;
-    let fill = |(buf, slot): (ringlab_sim::plan::Buf, &super::memory::Slot)| {
+    let fill = |(buf, slot): (Buf, &super::memory::Slot)| {
         let initial = buffers[usize::from(buf.0)].role.initial().is_some();
         (inputs_too || !initial).then(|| super::command::Command::Fill {
             at: slot.at,
@@ -82,8 +81,8 @@ fn encode<'d>(
     row: &(impl Fn(usize, usize, usize) -> Option<&'d [f32]> + Sync),
 ) -> Vec<u8> {
     let bytes = rows.width * rows.number;
-    let mut data = vec![0u8; rows.bytes()];
-    in_parallel(&mut data, bytes, |index, to| {
+    let mut data = parallel::filled(rows.bytes(), 0u8);
+    parallel::for_chunks(&mut data, bytes, |index, to| {
         let (batch, token, head) = place(rows, index);
         let Some(from) = row(batch, token, head) else { return };
         for (to, &x) in to.chunks_exact_mut(rows.number).zip(from) {
@@ -104,68 +103,80 @@ fn place(rows: &Rows, index: usize) -> (usize, usize, usize) {
     if rows.scalar { (batch, last, middle) } else { (batch, middle, last) }
 }
 
-/// Calls `f` with the index of every chunk and the chunk, on all cores.
-fn in_parallel<T: Send>(data: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let chunks = data.len() / chunk.max(1);
-    let each = chunks.div_ceil(threads).max(1 << 10);
-    thread::scope(|scope| {
-        for (i, share) in data.chunks_mut(each * chunk).enumerate() {
-            let f = &f;
-            let mut work =
-                move || share.chunks_exact_mut(chunk).enumerate().for_each(|(j, c)| f(i * each + j, c));
-            if chunks <= each { work() } else { drop(scope.spawn(work)) }
-        }
-    });
+/// What each buffer of a rank holds in the end.
+pub(super) type Held = [Option<Arc<Region>>];
+
+/// The bytes of a rank's results.
+struct Downloaded<'a> {
+    /// The block that a buffer must hold.
+    block: &'a Arc<Region>,
+    tensor: Tensor,
+    /// Where the block lies in what it holds.
+    at: Placement,
+    /// Of each array.
+    arrays: Vec<(Rows, Vec<u8>)>,
 }
 
-/// Collects the results of some ranks, and counts padding rows that are not what they must be. `held` is what the buffers
-/// of each hold in the end.
+/// Collects the results of some ranks, and counts padding rows that are not what they must be.
 pub(super) fn gather(
     plan: &Plan,
     inputs: &Inputs,
     (real, regions): (&[Option<usize>], &[Arc<Region>]),
     dtype: Dtype,
-    holders: &[(Holder<'_>, Vec<Option<Arc<Region>>>)],
+    holders: &[(Holder<'_>, &Held)],
 ) -> Result<(Results, usize), CudaError> {
+    let downloaded = parallel::map(holders, |(holder, held)| download(plan, regions, holder, held));
     let mut targets = Targets::new(plan, inputs);
-    for (holder, held) in holders {
-        let buffers = plan.programs[holder.rank as usize].buffers.iter().enumerate();
-        for (i, buffer) in buffers {
-            let Role::Output(block) = buffer.role else { continue };
-            let unwritten = CudaError::Unwritten { rank: holder.rank, buffer: i as u16 };
-            let (slot, region) = (holder.memory.slot(ringlab_sim::plan::Buf(i as u16)), held[i].as_ref());
-            let (Some(slot), Some(region)) = (slot, region) else { return Err(unwritten) };
-            let mut storage = Storage::of_region(buffer.tensor, plan.shape, Arc::clone(region));
-            for (plane, &part) in buffer.tensor.parts().iter().enumerate() {
-                if let Some(rows) = slot.part(part, region, &plan.shape) {
-                    let mut bytes = vec![0u8; rows.bytes()];
-                    holder.gpu.download(rows.at, &mut bytes).map_err(|source| failed(holder.rank, source))?;
-                    decode(&rows, dtype, &bytes, storage.plane_mut(plane));
-                }
-            }
-            let block = storage.into_block(&regions[block as usize]).ok_or(unwritten)?;
-            targets.collect(&plan.shape, &block, real);
+    for rank in downloaded {
+        for Downloaded { block, tensor, at, arrays } in rank? {
+            let read = |array: usize, (batch, token, head): (usize, usize, usize), into: &mut [f32]| {
+                let (rows, bytes) = &arrays[array];
+                let from = rows.index(batch, at.tokens[token], at.head + head) * rows.width * rows.number;
+                decode(&bytes[from..from + rows.width * rows.number], (rows.number, dtype), into);
+            };
+            targets.collect(&plan.shape, (tensor, block), real, read);
         }
     }
     Ok(targets.finish(plan.pass))
 }
 
-/// The numbers of an array, `[batch][tokens][heads][width]`.
-fn decode(rows: &Rows, dtype: Dtype, bytes: &[u8], into: &mut [f32]) {
-    let width = rows.width;
-    in_parallel(into, width, |index, row| {
-        let (head, rest) = (index % rows.heads, index / rows.heads);
-        let from = rows.index(rest / rows.tokens, rest % rows.tokens, head) * width * rows.number;
-        for (i, x) in row.iter_mut().enumerate() {
-            let at = from + i * rows.number;
-            *x = match (rows.number, dtype) {
-                (2, Dtype::Bf16) => bf16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
-                (2, Dtype::F16) => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
-                _ => f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]),
-            };
+/// All results of a rank.
+fn download<'a>(
+    plan: &Plan,
+    regions: &'a [Arc<Region>],
+    holder: &Holder<'_>,
+    held: &Held,
+) -> Result<Vec<Downloaded<'a>>, CudaError> {
+    let mut all = Vec::new();
+    for (i, buffer) in plan.programs[holder.rank as usize].buffers.iter().enumerate() {
+        let Role::Output(block) = buffer.role else { continue };
+        let block = &regions[block as usize];
+        let unwritten = CudaError::Unwritten { rank: holder.rank, buffer: i as u16 };
+        let (slot, region) = (holder.memory.slot(Buf(i as u16)), held[i].as_ref());
+        let (Some(slot), Some(region)) = (slot, region) else { return Err(unwritten) };
+        let at = region.locate(block).ok_or(unwritten)?;
+        let mut arrays = Vec::new();
+        for &part in buffer.tensor.parts() {
+            let Some(rows) = slot.part(part, region, &plan.shape) else { continue };
+            let mut bytes = parallel::filled(rows.bytes(), 0);
+            holder.gpu.download(rows.at, &mut bytes).map_err(|source| failed(holder.rank, source))?;
+            arrays.push((rows, bytes));
         }
-    });
+        all.push(Downloaded { block, tensor: buffer.tensor, at, arrays });
+    }
+    Ok(all)
+}
+
+/// The numbers of a row.
+fn decode(bytes: &[u8], (number, dtype): (usize, Dtype), into: &mut [f32]) {
+    for (from, x) in bytes.chunks_exact(number).zip(into) {
+        *x = match (from, dtype) {
+            (&[a, b], Dtype::Bf16) => bf16::from_le_bytes([a, b]).to_f32(),
+            (&[a, b], Dtype::F16) => f16::from_le_bytes([a, b]).to_f32(),
+            (&[a, b, c, d], _) => f32::from_le_bytes([a, b, c, d]),
+            _ => f32::NAN,
+        };
+    }
 }
 
 /// Bytes that go along with a plan's messages and that the plan does not count.

@@ -1,5 +1,8 @@
 //! This node's GPUs as a machine, by the CUDA executor.
 
+use std::thread;
+use std::time::Duration;
+
 use ringlab_kernels::gpu::Device;
 use ringlab_kernels::spec::{Dtype as KernelDtype, HeadDim};
 use ringlab_kernels::variant::{Grid as KernelGrid, Kernel, KeyTile};
@@ -9,11 +12,21 @@ use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::SimTime;
 
-use super::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs};
+use super::{
+    Coverage, Duty, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes,
+    inputs,
+};
 use crate::calibrate::probes;
-use crate::cuda::{self, CudaError, Devices, Mode, Options};
+use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options, Recording};
 use crate::inputs::Inputs;
 
+/// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
+/// schedules run the last.
+pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
+/// Without work for so long, a GPU's clock is at its highest again.
+const REST: Duration = Duration::from_millis(500);
+/// Under a load with pauses for so long, its mean power has settled.
+const SETTLED: Duration = Duration::from_millis(1500);
 /// Tokens and calls of the chain that shows what lies between two calls.
 const CHAIN: (u64, u64) = (2048, 16);
 
@@ -22,8 +35,7 @@ pub struct GpuMachine {
     identity: Identity,
     kernels: Vec<MachineKernel>,
     options: Options,
-    /// Open as long as the machine is, so that no plan pays for a new context.
-    _device: Device,
+    _contexts: Contexts,
     /// The last inputs that were made: plans of one size share them.
     inputs: Option<(String, Inputs)>,
 }
@@ -40,8 +52,38 @@ impl GpuMachine {
             format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
         let identity = Identity { device: device.name()?, devices, versions };
         let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
-        let options = Options { collect: false, ..options };
-        Ok(Self { identity, kernels, options, _device: device, inputs: None })
+        let options = Options { collect: false, recording: Recording::Operations, ..options };
+        let contexts = Contexts::open(&options, devices as usize)?;
+        Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
+    }
+
+    fn execute(
+        &mut self,
+        plan: &Plan,
+        launching: Launching,
+        options: &Options,
+    ) -> Result<Runs, MachineError> {
+        let key = format!("{:?} {:?} {}", plan.shape, plan.pass, plan.layout.documents().tokens());
+        if self.inputs.as_ref().is_none_or(|(known, _)| *known != key) {
+            let inputs = inputs(plan).map_err(|error| MachineError::new(plan, error))?;
+            self.inputs = Some((key, inputs));
+        }
+        let Some((_, inputs)) = &self.inputs else {
+            return Err(MachineError::new(plan, "its inputs are gone"));
+        };
+        let mode = match launching {
+            Launching::Stepwise | Launching::Virtual => Mode::Stepwise,
+            Launching::Fused => Mode::FusedSegments,
+            Launching::FusedQueries => Mode::FusedQueries,
+        };
+        let devices = match launching {
+            Launching::Virtual => Devices::Virtual(0),
+            Launching::Stepwise | Launching::Fused | Launching::FusedQueries => self.options.devices.clone(),
+        };
+        let options = Options { devices, mode, ..options.clone() };
+        let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
+        let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
+        Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
     }
 }
 
@@ -78,9 +120,13 @@ impl Machine for GpuMachine {
             grouped_kv_heads: 4,
             calls: ki(&[1, 2, 4, 8, 16, 32]),
             messages: ki(&[64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]),
-            sequences: ki(&[16, 64, 128]),
+            sequences: ki(&SEQUENCES),
             repeats: 5,
         }
+    }
+
+    fn coverage(&self) -> Coverage {
+        Coverage::Selected
     }
 
     fn takes(&self, plan: &Plan) -> bool {
@@ -99,28 +145,27 @@ impl Machine for GpuMachine {
         true
     }
 
+    fn has_power_limit(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
-        let key = format!("{:?} {:?} {}", plan.shape, plan.pass, plan.layout.documents().tokens());
-        if self.inputs.as_ref().is_none_or(|(known, _)| *known != key) {
-            let inputs = inputs(plan).map_err(|error| MachineError::new(plan, error))?;
-            self.inputs = Some((key, inputs));
-        }
-        let Some((_, inputs)) = &self.inputs else {
-            return Err(MachineError::new(plan, "its inputs are gone"));
+        self.execute(plan, launching, &Options { repeats, ..self.options.clone() })
+    }
+
+    fn run_at(&mut self, plan: &Plan, duty: Duty, repeats: u32) -> Result<Runs, MachineError> {
+        let options = Options { repeats, ..self.options.clone() };
+        let options = match duty {
+            Duty::Sustained => options,
+            Duty::Cold => {
+                thread::sleep(REST);
+                Options { warmup: 1, sustain: Duration::ZERO, ..options }
+            }
+            Duty::Resting(pause) => {
+                Options { rest: Duration::from_secs_f64(pause.as_secs_f64()), sustain: SETTLED, ..options }
+            }
         };
-        let mode = match launching {
-            Launching::Stepwise | Launching::Virtual => Mode::Stepwise,
-            Launching::Fused => Mode::FusedSegments,
-        };
-        let devices = match launching {
-            Launching::Virtual => Devices::Virtual(0),
-            Launching::Stepwise | Launching::Fused => self.options.devices.clone(),
-        };
-        let options = Options { devices, mode, repeats, ..self.options.clone() };
-        let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
-        let makespans =
-            if run.measured.unrecorded.is_empty() { run.measured.makespans } else { run.measured.unrecorded };
-        Ok(Runs { timeline: run.outcome.timeline, makespans })
+        self.execute(plan, Launching::Stepwise, &options)
     }
 
     /// What lies between two calls of a chain: launches are posted ahead, so this is the device's share of them.

@@ -1,14 +1,38 @@
-//! Which points a machine is validated on.
+//! Which points a machine is validated on, and in which order.
+//!
+//! A machine whose points take milliseconds runs every schedule at every size. GPUs run a selection in which each thing
+//! that a prediction depends on is varied by itself, from causal attention of 64Ki tokens with heads of 128.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Pass, Shape};
 use ringlab_sim::schedule::{ALL, Schedule};
 
 use super::Point;
-use crate::machine::{Launching, Machine};
+use crate::machine::{Coverage, Launching, Machine, MachineKernel};
 
 /// Blocks of the striped layouts, in tokens; single tokens come from the schedule list.
 const STRIPES: [u64; 2] = [64, 128];
+/// Schedules of which sizes are varied: one that is out of balance, and two that are in balance by chunks and by tokens.
+const FEW: [Schedule; 3] = [Schedule::Ring, Schedule::Zigzag, Schedule::Striped { block: 1 }];
+/// Schedules whose transfers differ: around a ring, to any rank, all at once, all to all.
+const TRANSFERS: [Schedule; 5] = [
+    Schedule::Ring,
+    Schedule::Zigzag,
+    Schedule::DistFlash,
+    Schedule::AllGather { zigzag: false },
+    Schedule::Ulysses,
+];
+/// Ranks of virtual points unless the filter names some.
+const VIRTUAL: [u32; 3] = [4, 8, 16];
+/// Ranks of the one virtual point that is to show many steps.
+const MANY: u32 = 64;
+/// Messages a transfer is cut into where fused launches are to find keys in parts.
+const PARTS: u32 = 4;
 
 /// Which part of the matrix is run; an empty list is no restriction.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -21,120 +45,194 @@ pub struct Filter {
     pub passes: Vec<Pass>,
     /// Ranks P of real devices; none if empty.
     pub cp: Vec<u32>,
-    /// Ranks P of virtual ones; none if empty.
+    /// Ranks P of virtual ones; the default numbers if empty.
     pub virtual_cp: Vec<u32>,
+    /// Key/value heads.
+    pub kv_heads: Vec<u32>,
+    /// Head dimensions.
+    pub head_dims: Vec<u32>,
+    /// Transports.
+    pub transports: Vec<Transport>,
+    /// Ways of launching.
+    pub launchings: Vec<Launching>,
 }
 
-/// Every schedule over the machine's sequence lengths, kernels, transports and ways of launching; with grouped kv heads at
-/// the middle length. Points without a plan (heads that cannot be shared out) are not in it.
+fn allows<T: PartialEq>(list: &[T], value: &T) -> bool {
+    list.is_empty() || list.contains(value)
+}
+
+impl Filter {
+    fn allows(&self, point: &Point) -> bool {
+        allows(&self.schedules, &point.schedule)
+            && allows(&self.sequences, &point.seq_len)
+            && allows(&self.passes, &point.pass)
+            && allows(&self.kv_heads, &point.shape.kv_heads)
+            && allows(&self.head_dims, &point.shape.head_dim)
+            && allows(&self.transports, &point.transport)
+            && allows(&self.launchings, &point.launching)
+    }
+}
+
+/// The points of `machine` that `filter` leaves, in the order in which they are run: by turns from all classes, so that a
+/// run that is cut short has some of each, the shortest of a class first. Points without a plan (heads that cannot be
+/// shared out) are not in it, and none is twice.
 pub fn matrix(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
+    let mut points = match machine.coverage() {
+        Coverage::Full => full(machine, filter),
+        Coverage::Selected => selected(machine, filter),
+    };
+    points.retain(|point| filter.allows(point) && point.plan().is_ok_and(|plan| machine.takes(&plan)));
+    by_turns(points)
+}
+
+/// Every schedule over the machine's sequence lengths, kernels and ways; with grouped kv heads at the middle length.
+fn full(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
     let sizes = machine.sizes();
     let middle = sizes.sequences.get(sizes.sequences.len() / 2).copied();
     let mut points = Vec::new();
     for kernel in machine.kernels() {
-        if !filter.passes.is_empty() && !filter.passes.contains(&kernel.pass) {
-            continue;
-        }
-        let allowed = |n: &u64| filter.sequences.is_empty() || filter.sequences.contains(n);
-        for seq_len in sizes.sequences.iter().copied().filter(allowed) {
-            let (heads, head_dim, dtype) = (sizes.heads, kernel.head_dim, kernel.dtype);
-            let plain = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
-            let grouped = Shape { kv_heads: sizes.grouped_kv_heads, ..plain };
-            let shapes = if Some(seq_len) == middle { vec![plain, grouped] } else { vec![plain] };
+        let base = Base { machine, kernel: &kernel };
+        for &seq_len in &sizes.sequences {
+            let shapes =
+                if Some(seq_len) == middle { vec![base.plain(), base.grouped()] } else { vec![base.plain()] };
             for (shape, schedule) in
-                shapes.into_iter().flat_map(|s| schedules(filter).into_iter().map(move |x| (s, x)))
+                shapes.into_iter().flat_map(|s| schedules().into_iter().map(move |x| (s, x)))
             {
-                for (cp, transport, launching) in ways(machine, filter, kernel.pass) {
-                    points.push(Point {
-                        schedule,
-                        pass: kernel.pass,
-                        cp,
-                        seq_len,
-                        shape,
-                        transport,
-                        launching,
-                    });
+                for &cp in &filter.cp {
+                    points.push(Point { schedule, seq_len, shape, ..base.point(cp) });
                 }
             }
         }
     }
-    points.retain(|point| point.plan().is_ok_and(|plan| machine.takes(&plan)));
     points
 }
 
-/// How a pass can be executed.
-fn ways(machine: &dyn Machine, filter: &Filter, pass: Pass) -> Vec<(u32, Transport, Launching)> {
-    let mut ways = Vec::new();
-    for &cp in &filter.cp {
-        ways.push((cp, Transport::CopyEngine, Launching::Stepwise));
-        if machine.has_nccl() {
-            ways.push((cp, Transport::Nccl, Launching::Stepwise));
-        }
-        if machine.has_fused() && pass == Pass::Forward {
-            ways.push((cp, Transport::CopyEngine, Launching::Fused));
-        }
-    }
-    if machine.has_virtual() {
-        ways.extend(filter.virtual_cp.iter().map(|&cp| (cp, Transport::CopyEngine, Launching::Virtual)));
-    }
-    ways
+/// What points of one kernel have in common.
+struct Base<'a> {
+    machine: &'a dyn Machine,
+    kernel: &'a MachineKernel,
 }
 
-fn schedules(filter: &Filter) -> Vec<Schedule> {
-    let stripes = STRIPES.iter().filter_map(|block| format!("striped:{block}").parse().ok());
-    let all: Vec<Schedule> = ALL.iter().copied().chain(stripes).collect();
-    all.into_iter().filter(|s| filter.schedules.is_empty() || filter.schedules.contains(s)).collect()
+impl Base<'_> {
+    fn plain(&self) -> Shape {
+        let heads = self.machine.sizes().heads;
+        let MachineKernel { head_dim, dtype, .. } = *self.kernel;
+        Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 }
+    }
+
+    fn grouped(&self) -> Shape {
+        Shape { kv_heads: self.machine.sizes().grouped_kv_heads, ..self.plain() }
+    }
+
+    /// A ring of copy engines at the middle length.
+    fn point(&self, cp: u32) -> Point {
+        let sequences = self.machine.sizes().sequences;
+        Point {
+            schedule: Schedule::Ring,
+            pass: self.kernel.pass,
+            cp,
+            seq_len: sequences.get(sequences.len() / 2).copied().unwrap_or(0),
+            shape: self.plain(),
+            transport: Transport::CopyEngine,
+            launching: Launching::Stepwise,
+            chunks: 1,
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::calibrate::probes::{self, Ways};
-    use crate::machine::CpuMachine;
-    use ringlab_sim::mask::Pattern;
-    use ringlab_sim::plan::Plan;
-
-    #[test]
-    fn what_is_calibrated_is_not_validated() {
-        let machine = CpuMachine::new();
-        let filter = Filter { cp: vec![2], ..Filter::default() };
-        let points = matrix(&machine, &filter);
-        assert!(points.len() > 40, "{}", points.len());
-        let plans: Vec<Plan> = points.iter().map(|p| p.plan().unwrap()).collect();
-        for plan in &plans {
-            assert!(!plan.name.starts_with(probes::PREFIX), "{}", plan.name);
-            assert!(plan.ranks() > 1 && plan.programs.iter().any(|p| p.ops.len() > 2), "{}", plan.name);
+/// The selection for GPUs.
+fn selected(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
+    let mut points = Vec::new();
+    let widest = machine.kernels().iter().map(|k| k.head_dim).max();
+    for kernel in machine.kernels() {
+        let base = Base { machine, kernel: &kernel };
+        for &cp in &filter.cp {
+            let point = base.point(cp);
+            if Some(kernel.head_dim) == widest {
+                points.extend(on_devices(machine, &base, &point));
+            } else {
+                points.extend(FEW.map(|schedule| Point { schedule, ..point.clone() }));
+            }
         }
-        let shape = points[0].shape;
-        let probes = [
-            probes::call(shape, Pass::Forward, Pattern::Causal, 256, 2),
-            probes::call(shape, Pass::Backward, Pattern::Full, 256, 2),
-            probes::carried(shape, 256, 2),
-            probes::message(shape, 256, Ways::Both, Transport::CopyEngine),
-        ];
-        for probe in probes.map(Option::unwrap) {
-            assert!(probe.name.starts_with(probes::PREFIX));
-            let attends = probe.op_count() > 2 * probe.messages.len();
-            assert!(
-                !attends || probe.messages.is_empty(),
-                "{} attends and sends, as schedules do",
-                probe.name
-            );
-            assert!(plans.iter().all(|p| p.programs != probe.programs));
+        if Some(kernel.head_dim) == widest && machine.has_virtual() {
+            points.extend(virtually(&base, &filter.virtual_cp));
         }
     }
+    points
+}
 
-    #[test]
-    fn a_filter_leaves_what_it_names() {
-        let filter = Filter {
-            schedules: vec![Schedule::Zigzag],
-            sequences: vec![512],
-            passes: vec![Pass::Forward],
-            cp: vec![4],
-            virtual_cp: vec![8],
-        };
-        let points = matrix(&CpuMachine::new(), &filter);
-        assert_eq!(points.len(), 2, "plain and grouped heads; threads have no virtual ranks");
-        assert!(points.iter().all(|p| p.cp == 4 && p.seq_len == 512 && p.schedule == Schedule::Zigzag));
+/// Points of one rank a device, around `point`.
+fn on_devices(machine: &dyn Machine, base: &Base<'_>, point: &Point) -> Vec<Point> {
+    let with = |schedule| Point { schedule, ..point.clone() };
+    let sequences = machine.sizes().sequences;
+    let is_forward = point.pass == Pass::Forward;
+    let (longest, others) = match sequences.split_last() {
+        Some((longest, others)) => (Some(*longest), others),
+        None => (None, &[][..]),
+    };
+    let mut points: Vec<Point> = schedules().into_iter().map(with).collect();
+    for &seq_len in others {
+        points.extend(FEW.map(|schedule| Point { seq_len, ..with(schedule) }));
     }
+    if let Some(seq_len) = longest.filter(|_| is_forward) {
+        points.extend([Schedule::Ring, Schedule::Zigzag].map(|s| Point { seq_len, ..with(s) }));
+    }
+    points.extend(
+        [Schedule::Ring, Schedule::Zigzag, Schedule::Ulysses]
+            .map(|s| Point { shape: base.grouped(), ..with(s) }),
+    );
+    if machine.has_nccl() {
+        points.extend(TRANSFERS.map(|s| Point { transport: Transport::Nccl, ..with(s) }));
+    }
+    if machine.has_fused() && is_forward {
+        for seq_len in [sequences.get(1).copied(), Some(point.seq_len)].into_iter().flatten() {
+            let fused = |schedule| Point { seq_len, launching: Launching::Fused, ..with(schedule) };
+            points.extend(FEW.map(fused));
+            let in_parts =
+                |schedule| Point { launching: Launching::FusedQueries, chunks: PARTS, ..fused(schedule) };
+            points.extend(FEW.map(in_parts));
+        }
+    }
+    points
+}
+
+/// Points of all ranks on one device.
+fn virtually(base: &Base<'_>, given: &[u32]) -> Vec<Point> {
+    let on = |cp, schedule| Point { schedule, launching: Launching::Virtual, ..base.point(cp) };
+    let ranks = if given.is_empty() { &VIRTUAL[..] } else { given };
+    let each =
+        ranks.iter().flat_map(|&cp| FEW.into_iter().chain([Schedule::DistFlash]).map(move |s| on(cp, s)));
+    let many = (given.is_empty() && base.kernel.pass == Pass::Forward).then(|| on(MANY, Schedule::Zigzag));
+    each.chain(many).collect()
+}
+
+fn schedules() -> Vec<Schedule> {
+    let stripes = STRIPES.iter().map(|&block| Schedule::Striped { block });
+    ALL.iter().copied().chain(stripes).collect()
+}
+
+/// Points by turns from all classes.
+fn by_turns(points: Vec<Point>) -> Vec<Point> {
+    let mut classes: BTreeMap<String, Vec<Point>> = BTreeMap::new();
+    for point in points {
+        let class = classes.entry(point.class()).or_default();
+        if !class.contains(&point) {
+            class.push(point);
+        }
+    }
+    let mut classes: Vec<Vec<Point>> = classes.into_values().collect();
+    for class in &mut classes {
+        class.sort_by_key(|p| p.seq_len);
+    }
+    let turns = classes.iter().map(Vec::len).max().unwrap_or(0);
+    let order = spread(classes.len());
+    let all = (0..turns).flat_map(|turn| order.iter().map(move |&class| (class, turn)));
+    all.filter_map(|(class, turn)| classes[class].get(turn).cloned()).collect()
+}
+
+/// 0 to n - 1 such that the first ones, however many, lie spread over all: by reversed bits (van der Corput).
+fn spread(n: usize) -> Vec<usize> {
+    let bits = n.next_power_of_two().trailing_zeros();
+    let reversed = |i: usize| if bits == 0 { 0 } else { i.reverse_bits() >> (usize::BITS - bits) };
+    (0..n.next_power_of_two()).map(reversed).filter(|&i| i < n).collect()
 }

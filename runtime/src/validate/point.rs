@@ -29,6 +29,8 @@ pub struct Point {
     pub transport: Transport,
     /// How calls follow each other.
     pub launching: Launching,
+    /// Messages that a transfer is cut into.
+    pub chunks: u32,
 }
 
 fn text<S: Serializer>(schedule: &Schedule, serializer: S) -> Result<S::Ok, S::Error> {
@@ -42,8 +44,22 @@ impl Point {
     /// [`BuildError`] if the sizes do not fit the schedule.
     pub fn plan(&self) -> Result<Plan, BuildError> {
         let problem = Problem { shape: self.shape, pattern: Pattern::Causal, documents: vec![self.seq_len] };
-        let options = Options { transport: self.transport, ..Options::new(self.pass) };
+        let options = Options { transport: self.transport, chunks: self.chunks, ..Options::new(self.pass) };
         schedule::build(self.schedule, &problem, self.cp, &options)
+    }
+
+    /// How its messages travel, as results name it.
+    pub fn transport_name(&self) -> &'static str {
+        match self.transport {
+            Transport::CopyEngine => "copy-engine",
+            Transport::Nccl => "nccl",
+        }
+    }
+
+    /// What it has in common with points of other sizes.
+    pub fn class(&self) -> String {
+        let Self { schedule, pass, cp, transport, launching, .. } = self;
+        format!("{launching:?} {transport:?} {cp} {pass} {schedule}")
     }
 
     /// Whether this is the ring that `other` is compared with.
@@ -64,6 +80,7 @@ impl Point {
             shape,
             transport: Transport::CopyEngine,
             launching: Launching::Stepwise,
+            chunks: 1,
         }
     }
 }
@@ -83,6 +100,7 @@ impl fmt::Display for Point {
         match self.launching {
             Launching::Stepwise => Ok(()),
             Launching::Fused => f.write_str(" fused"),
+            Launching::FusedQueries => write!(f, " fused-queries in {} chunks", self.chunks),
             Launching::Virtual => f.write_str(" virtual"),
         }
     }

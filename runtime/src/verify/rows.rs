@@ -4,14 +4,14 @@
 //! all its keys; dk and dv of a key from all its queries, whose lse and delta are taken from the forward that the backward
 //! was given: a wrong lse shows in the forward's own rows. The whole of each tensor is searched for NaN.
 
-use std::thread;
-
 use ringlab_kernels::reference::{self, QueryStats, Row};
 use ringlab_sim::problem::Problem;
 
-use super::{Errors, VerifyError, exact_problem, l2_error, relative_error};
+use super::relative::{l2_error, relative_error};
+use super::{Errors, VerifyError, exact_problem};
 use crate::inputs::{InputError, Inputs, SplitMix64};
 use crate::outcome::{Forward, Gradients, Outcome, Results};
+use crate::parallel;
 
 /// Which rows are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +49,18 @@ fn forward(
 ) -> Result<Errors, VerifyError> {
     let shape = exact.shape;
     let rows = pick(sample, 0, [shape.batch, shape.heads, shape.q_len]);
-    let computed = on_all_cores(&rows, |&row| exact.forward_row(row));
+    let computed = parallel::map(&rows, |&row| exact.forward_row(row));
     let (o, lse): (Vec<Vec<f64>>, Vec<f64>) = computed.into_iter().unzip();
     let index = |row: &Row| (row.batch * shape.heads + row.head) * shape.q_len + row.token;
     let found: Vec<f32> = rows.iter().map(|row| result.lse[index(row)]).collect();
-    let o = vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o)?;
+    let of_o = |at: usize| exact.forward_terms(rows[at]).0;
+    let of_lse = |at: usize| exact.forward_terms(rows[at]).1;
+    let largest_lse = relative_error("lse", &found, &lse, 1, of_lse)?;
+    let o = vectors("o", &result.o, (shape.q_len, shape.heads), &rows, &o, of_o)?;
     Ok(Errors {
         o_max_rel_error: Some(o.largest),
         o_l2_error: Some(o.l2),
-        lse_max_rel_error: Some(worse(&result.lse, relative_error("lse", &found, &lse, 1)?)),
+        lse_max_rel_error: Some(if has_nan(&result.lse) { f64::INFINITY } else { largest_lse }),
         ..errors
     })
 }
@@ -72,17 +75,19 @@ fn backward(
     let (shape, d_o) = (exact.shape, &inputs.d_o[..]);
     let forward = inputs.forward.as_ref().ok_or(InputError::NoForward)?;
     let queries = pick(sample, 1, [shape.batch, shape.heads, shape.q_len]);
-    let dq = on_all_cores(&queries, |&row| exact.query_gradient(d_o, row));
+    let dq = parallel::map(&queries, |&row| exact.query_gradient(d_o, row));
     let keys = pick(sample, 2, [shape.batch, shape.kv_heads, shape.kv_len]);
     let lse: Vec<f64> = forward.lse.iter().map(|&x| f64::from(x)).collect();
     let delta = deltas(shape, forward, d_o, &keys);
     let stats = QueryStats { lse: &lse, delta: &delta };
     let (dk, dv): (Vec<_>, Vec<_>) =
-        on_all_cores(&keys, |&key| exact.key_gradient(d_o, stats, key)).into_iter().unzip();
+        parallel::map(&keys, |&key| exact.key_gradient(d_o, stats, key)).into_iter().unzip();
     let key_side = (shape.kv_len, shape.kv_heads);
-    let dq = vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq)?;
-    let dk = vectors("dk", &result.dk, key_side, &keys, &dk)?;
-    let dv = vectors("dv", &result.dv, key_side, &keys, &dv)?;
+    let of_query = |at: usize| exact.query_gradient_terms(d_o, queries[at]);
+    let of_key = |at: usize| exact.key_gradient_terms(d_o, stats, keys[at]);
+    let dq = vectors("dq", &result.dq, (shape.q_len, shape.heads), &queries, &dq, of_query)?;
+    let dk = vectors("dk", &result.dk, key_side, &keys, &dk, |at| of_key(at).0)?;
+    let dv = vectors("dv", &result.dv, key_side, &keys, &dv, |at| of_key(at).1)?;
     Ok(Errors {
         dq_max_rel_error: Some(dq.largest),
         dk_max_rel_error: Some(dk.largest),
@@ -114,7 +119,7 @@ fn deltas(shape: reference::Shape, forward: &Forward, d_o: &[f32], keys: &[Row])
         };
         (0..shape.q_len).map(|token| sum(row(token))).collect()
     };
-    on_all_cores(&sequences, of_sequence).concat()
+    parallel::map(&sequences, of_sequence).concat()
 }
 
 /// Both errors of a tensor.
@@ -130,6 +135,7 @@ fn vectors(
     (tokens, heads): (usize, usize),
     rows: &[Row],
     exact: &[Vec<f64>],
+    terms: impl Fn(usize) -> f64,
 ) -> Result<Both, VerifyError> {
     let width = exact.first().map_or(1, Vec::len);
     let found: Vec<f32> = rows
@@ -140,15 +146,17 @@ fn vectors(
         })
         .collect();
     let exact = exact.concat();
-    Ok(Both {
-        largest: worse(tensor, relative_error(name, &found, &exact, width)?),
-        l2: worse(tensor, l2_error(&found, &exact)),
+    let (largest, l2) = (relative_error(name, &found, &exact, width, terms)?, l2_error(&found, &exact));
+    Ok(if has_nan(tensor) {
+        Both { largest: f64::INFINITY, l2: f64::INFINITY }
+    } else {
+        Both { largest, l2 }
     })
 }
 
-/// The error, infinite where the tensor has a NaN anywhere.
-fn worse(tensor: &[f32], error: f64) -> f64 {
-    if tensor.iter().any(|x| x.is_nan()) { f64::INFINITY } else { error }
+/// Whether there is a NaN anywhere.
+fn has_nan(tensor: &[f32]) -> bool {
+    parallel::any(tensor, |x| x.is_nan())
 }
 
 /// The first and the last token of head 0, and others at random.
@@ -162,22 +170,4 @@ fn pick(sample: &Sample, tensor: u64, [batch, heads, tokens]: [usize; 3]) -> Vec
         token: below(tokens),
     });
     ends.into_iter().chain(others).collect()
-}
-
-/// `f` of every item, in order.
-fn on_all_cores<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let each = items.len().div_ceil(threads).max(1);
-    thread::scope(|scope| {
-        let f = &f;
-        let parts: Vec<_> = items
-            .chunks(each)
-            .map(|part| scope.spawn(move || part.iter().map(f).collect::<Vec<R>>()))
-            .collect();
-        // A panic is a defect of the reference, and goes on.
-        parts
-            .into_iter()
-            .flat_map(|part| part.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
-            .collect()
-    })
 }

@@ -1,6 +1,7 @@
 //! Rounding: no growth with the number of ranks, no overflow, the same bits every time.
 
 use ringlab_runtime::inputs::Inputs;
+use ringlab_runtime::outcome::Results;
 use ringlab_runtime::verify::{Reference, verify};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Partials;
@@ -105,4 +106,26 @@ fn partial_results_in_the_element_type_are_rounded_at_every_hop() {
         assert!(rounded > unit / 8.0 && rounded < unit * f64::from(ranks), "{ranks} ranks: {rounded:e}");
     }
     assert!(error(Partials::Element, 8) > error(Partials::Element, 2));
+}
+
+/// dq and dk are differences of keys and queries that are nearly equal: an f32 sum of such terms cannot be better than
+/// 6e-8 of the terms, which is far from 1e-5 of the result.
+#[test]
+fn what_cancels_is_held_against_its_terms() {
+    let problem = problem(shape(1, 1, 1, 1), Pattern::Causal, &[2]);
+    let mut inputs = Inputs::random(1, &problem).unwrap();
+    (inputs.q, inputs.k) = (vec![1.0, 0.3], vec![1.7, 1.700_1]);
+    (inputs.v, inputs.d_o) = (vec![0.9, -1.1], vec![0.7, 1.3]);
+    let exact = Reference::with_gradients(&problem, &inputs).unwrap();
+    let result = forward(Schedule::Ring, &problem, 1, &options(Pass::Forward), &inputs);
+    let inputs = inputs.with_forward(result);
+    let plan = plan(Schedule::Ring, &problem, 1, &options(Pass::Backward));
+    let mut result = outcome(&plan, &inputs);
+    let errors = verify(&result, &exact).unwrap();
+    assert!(errors.dq_l2_error.unwrap() > TOLERANCE, "nothing cancels: {errors:?}");
+    assert!(errors.worst() <= TOLERANCE, "{errors:?}");
+    let Results::Backward(gradients) = &mut result.results else { panic!("a backward") };
+    gradients.dq.iter_mut().for_each(|x| *x *= 1.1);
+    let wrong = verify(&result, &exact).unwrap();
+    assert!(wrong.dq_max_rel_error.unwrap() > TOLERANCE, "a tenth more is not rounding: {wrong:?}");
 }

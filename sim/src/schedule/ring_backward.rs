@@ -1,13 +1,14 @@
 //! The backward ring: keys and values travel as in the forward. dk and dv of the keys of rank s travel behind them, each
 //! rank adding its share, until they are home after P hops. Where only needed keys travel, or on the direct route, a
-//! rank keeps its own share; on the direct route the others' shares go straight home.
+//! rank keeps its own share; on the direct route the others' shares go straight home. With chunks the last step's calls are
+//! cut like them, so that all but the last part of the last hop travels beside a call.
 
 use super::kv_ring::KvRing;
 use super::ring_forward::{StepRule, step_attention};
-use super::step::{Channel, Travel, owner, shards};
+use super::step::{Channel, Travel, classify, clip, owner, shards};
 use super::{Options, Route};
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, Bufs, MessageId, OpId, OpKind, Plan, Rank, Slots, Tensor};
+use crate::plan::{BlockId, Buf, Bufs, MaskId, MessageId, OpId, OpKind, Plan, Rank, Slots, Tensor};
 
 /// A rank's buffers.
 struct Buffers {
@@ -24,12 +25,21 @@ struct Buffers {
     home: Bufs,
 }
 
-/// Gradients on their way: whose they are, what they cover, and where they lie.
-#[derive(Clone, Copy)]
+/// Gradients on their way: whose they are, where they lie, and the parts that hold any, by buffer.
+#[derive(Clone)]
 struct Load {
     owner: Rank,
-    block: BlockId,
     bufs: Bufs,
+    parts: Vec<(u16, BlockId)>,
+}
+
+/// One call of a step and the parts of `dkv` that it writes.
+struct Call {
+    kv_block: BlockId,
+    mask: MaskId,
+    dkv: Bufs,
+    dkv_block: BlockId,
+    parts: Vec<(u16, BlockId)>,
 }
 
 struct Backward<'a> {
@@ -100,12 +110,14 @@ fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Ve
     buffers
 }
 
-/// The parts of a load that hold anything, each with its buffer and its place in `into`.
-fn parts(b: &mut PlanBuilder, load: &Load, into: Bufs) -> Vec<(BlockId, Buf, Buf)> {
-    let n = u64::from(load.bufs.count);
-    let parts = (0..n).zip(load.bufs.iter().zip(into.iter()));
-    let parts = parts.map(|(k, (from, into))| (b.part(load.block, k, n), from, into)).collect::<Vec<_>>();
-    parts.into_iter().filter(|(part, ..)| !b.tokens(*part).is_empty()).collect()
+/// The parts of `block`, cut for so many buffers, that hold anything.
+fn parts(b: &mut PlanBuilder, block: BlockId, count: u16) -> Vec<(u16, BlockId)> {
+    let all: Vec<_> = (0..count).map(|k| (k, b.part(block, u64::from(k), u64::from(count)))).collect();
+    all.into_iter().filter(|&(_, part)| !b.tokens(part).is_empty()).collect()
+}
+
+fn nth(bufs: Bufs, k: u16) -> Buf {
+    Buf(bufs.first.0 + k)
 }
 
 impl Backward<'_> {
@@ -125,7 +137,7 @@ impl Backward<'_> {
         for r in 0..ranks {
             let (share, op) = self.attend(b, r, t);
             self.add_homecoming(b, r, t);
-            self.loads[r as usize] = self.combine(b, r, t, share);
+            self.loads[r as usize] = self.arrivals[r as usize].take().or(share);
             if let Some(next) = next.filter(|_| !overlap) {
                 self.ring.exchange(b, r, next, op);
             }
@@ -135,44 +147,67 @@ impl Backward<'_> {
         }
     }
 
-    /// Step t's attention on rank r: its share of the gradients of the keys it holds, if it has any to hand on.
+    /// Step t's attention on rank r, added to what arrived for it: its share of the gradients of the keys it holds, if it
+    /// has any to hand on, and its last call.
     fn attend(&self, b: &mut PlanBuilder, r: Rank, t: u32) -> (Option<Load>, Option<OpId>) {
         let Some((q_block, kv_block, mask)) = step_attention(b, &self.ring, r, t, self.rule) else {
             return (None, None);
         };
         let buffers = &self.buffers[r as usize];
         let stays = t == 0 && self.keeps_own_share;
+        let dkv = if stays { buffers.dkv } else { buffers.share[t as usize % 2] };
+        let mut share = Load { owner: owner(r, t, b.ranks()), bufs: dkv, parts: Vec::new() };
+        let mut last = None;
+        for call in self.calls(b, (r, t), (q_block, kv_block, mask), dkv) {
+            let op = OpKind::AttendBackward {
+                q: buffers.q.into(),
+                delta: buffers.delta,
+                kv: self.ring.holding(b, r, t, call.kv_block),
+                dq: buffers.dq,
+                dkv: call.dkv,
+                q_block,
+                kv_block: call.kv_block,
+                dkv_block: call.dkv_block,
+                mask: call.mask,
+                init_dq: t == 0,
+                init_dkv: true,
+            };
+            last = Some(b.compute(r, t, op));
+            if let Some(arrived) = &self.arrivals[r as usize] {
+                for &(k, _) in &call.parts {
+                    b.compute(r, t, OpKind::Accumulate { from: nth(dkv, k), into: nth(arrived.bufs, k) });
+                }
+            }
+            share.parts.extend(call.parts);
+        }
+        ((!stays).then_some(share), last)
+    }
+
+    /// The calls of a step: one, or, in the last, one for each part of the keys with any pair.
+    fn calls(
+        &self,
+        b: &mut PlanBuilder,
+        (r, t): (Rank, u32),
+        (q_block, kv_block, mask): (BlockId, BlockId, MaskId),
+        dkv: Bufs,
+    ) -> Vec<Call> {
         let s = owner(r, t, b.ranks());
         let (from, to) = if t == 0 { (0, b.shard(s).to) } else { self.ring.travel().range(t, s) };
         let dkv_block = b.block(&[Slots { rank: s, from, to }], true);
-        let dkv = if stays { buffers.dkv } else { buffers.share[t as usize % 2] };
-        let op = OpKind::AttendBackward {
-            q: buffers.q.into(),
-            delta: buffers.delta,
-            kv: self.ring.holding(b, r, t, kv_block),
-            dq: buffers.dq,
-            dkv,
-            q_block,
-            kv_block,
-            dkv_block,
-            mask,
-            init_dq: t == 0,
-            init_dkv: true,
-        };
-        let op = b.compute(r, t, op);
-        let share = (!stays).then_some(Load { owner: s, block: dkv_block, bufs: dkv });
-        (share, Some(op))
-    }
-
-    /// What rank r holds after step t: what arrived, with its share added.
-    fn combine(&mut self, b: &mut PlanBuilder, r: Rank, t: u32, share: Option<Load>) -> Option<Load> {
-        let arrived = self.arrivals[r as usize].take();
-        if let (Some(into), Some(from)) = (arrived, share) {
-            for (_, from, into) in parts(b, &from, into.bufs) {
-                b.compute(r, t, OpKind::Accumulate { from, into });
+        let parts = parts(b, dkv_block, dkv.count);
+        if t == 0 || t + 1 < b.ranks() || dkv.count == 1 {
+            return vec![Call { kv_block, mask, dkv, dkv_block, parts }];
+        }
+        let mut calls = Vec::new();
+        for (k, part) in parts {
+            let Some(&Slots { from, to, .. }) = b.slots(part).first() else { continue };
+            let kv_block = clip(b, kv_block, (from, to));
+            if let Some(mask) = classify(b, q_block, kv_block) {
+                let dkv = nth(dkv, k).into();
+                calls.push(Call { kv_block, mask, dkv, dkv_block: part, parts: vec![(k, part)] });
             }
         }
-        arrived.or(share)
+        calls
     }
 
     /// Sends what the ranks hold to the next rank of the ring that wants it at step t, or home.
@@ -186,10 +221,10 @@ impl Backward<'_> {
                 self.options.route == Route::Neighbour && t < ranks && self.ring.travel().any(t, load.owner);
             let to = if hops { (r + 1) % ranks } else { load.owner };
             let bufs = self.destination(to, t, hops);
-            for (part, from, into) in parts(b, &load, bufs) {
+            for &(k, part) in &load.parts {
                 let message = b.message(r, to, Tensor::KeyValueGrad, part);
-                sends[r as usize].push((message, from.into()));
-                recvs[to as usize].push((message, into));
+                sends[r as usize].push((message, nth(load.bufs, k).into()));
+                recvs[to as usize].push((message, nth(bufs, k)));
             }
             let load = Load { bufs, ..load };
             if hops {
@@ -217,8 +252,8 @@ impl Backward<'_> {
     fn add_homecoming(&mut self, b: &mut PlanBuilder, r: Rank, t: u32) {
         if let Some(load) = self.homecoming[r as usize].take() {
             let into = self.buffers[r as usize].dkv.first;
-            for (_, from, _) in parts(b, &load, load.bufs) {
-                b.compute(r, t, OpKind::Accumulate { from, into });
+            for (k, _) in load.parts {
+                b.compute(r, t, OpKind::Accumulate { from: nth(load.bufs, k), into });
             }
         }
     }

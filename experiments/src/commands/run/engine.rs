@@ -32,6 +32,8 @@ pub enum Engine<'a> {
         options: Box<cuda::Options>,
         /// Who the process is.
         world: &'a World,
+        /// Kept open between passes. Where that fails, so does the first pass, which says why.
+        _contexts: Option<cuda::Contexts>,
     },
 }
 
@@ -60,12 +62,14 @@ impl<'a> Engine<'a> {
                 world: None,
             },
             warmup: args.warmup(),
+            sustain: args.sustain.unwrap_or_default(),
             repeats: args.repeats(),
             timeout,
             deterministic: args.gpu.deterministic,
             ..cuda::Options::default()
         };
-        Self::Cuda { options: Box::new(options), world }
+        let contexts = cuda::Contexts::open(&options, world.ranks_here() as usize).ok();
+        Self::Cuda { options: Box::new(options), world, _contexts: contexts }
     }
 
     /// Runs `plan` on `inputs`. In a run of several processes the first gets the results of all, the others their own.
@@ -78,7 +82,7 @@ impl<'a> Engine<'a> {
                 let options = cpu::RunOptions { timeout: *timeout, fault: None };
                 Ok(on_threads(plan, inputs, &options, *warmup, *repeats)?)
             }
-            Self::Cuda { options, world } => {
+            Self::Cuda { options, world, .. } => {
                 let mut options = options.as_ref().clone();
                 options.nccl.world = world.next_communicator()?;
                 match cuda::run(plan, inputs, &options) {

@@ -24,6 +24,10 @@ pub struct Executed {
 pub struct Gpu {
     /// By which two ranks' clocks may differ.
     pub alignment_error: SimTime,
+    /// How long runs had followed each other when the measured ones began, in seconds.
+    pub loaded_s: f64,
+    /// Makespans over the wall time of the measured runs.
+    pub duty: f64,
     /// Longest time that a host took to post one run.
     pub posting: SimTime,
     /// Memory besides the ranks' tensors, on the fullest GPU.
@@ -86,6 +90,8 @@ impl From<cuda::Run> for Executed {
             unrecorded: m.unrecorded,
             gpu: Some(Gpu {
                 alignment_error: m.alignment_error,
+                loaded_s: m.loaded_s,
+                duty: m.duty,
                 posting: m.posting,
                 context_bytes: m.context_bytes,
                 device_names: m.device_names,

@@ -81,6 +81,10 @@ pub struct Row {
     pub recording_cost: Option<f64>,
     /// By which two ranks' clocks may differ in the timeline.
     pub alignment_error_s: Option<f64>,
+    /// How long runs had followed each other when the measured ones began: a GPU's clock falls under load.
+    pub loaded_s: Option<f64>,
+    /// Makespans over the wall time of the measured runs.
+    pub duty: Option<f64>,
     /// Longest time that a host took to post one run.
     pub posting_s: Option<f64>,
     pub notes: String,
@@ -171,6 +175,8 @@ impl Row {
             context_memory_bytes: gpu.map(|g| g.context_bytes.0),
             recording_cost: executed.recording_cost(),
             alignment_error_s: gpu.map(|g| seconds(g.alignment_error)),
+            loaded_s: gpu.map(|g| g.loaded_s),
+            duty: gpu.map(|g| g.duty),
             posting_s: gpu.map(|g| seconds(g.posting)),
             notes: notes.join("; "),
         }

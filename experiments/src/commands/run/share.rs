@@ -22,6 +22,8 @@ struct Header {
     recorded_ps: Vec<u64>,
     unrecorded_ps: Vec<u64>,
     alignment_error_ps: u64,
+    loaded_s: f64,
+    duty: f64,
     posting_ps: u64,
     context_bytes: u64,
     device_names: Vec<String>,
@@ -75,6 +77,8 @@ pub fn encode(executed: &Executed, ranks: &[Rank]) -> Result<Vec<u8>> {
         recorded_ps: ps(&executed.recorded),
         unrecorded_ps: ps(&executed.unrecorded),
         alignment_error_ps: gpu.alignment_error.0,
+        loaded_s: gpu.loaded_s,
+        duty: gpu.duty,
         posting_ps: gpu.posting.0,
         context_bytes: gpu.context_bytes.0,
         device_names: gpu.device_names.clone(),
@@ -188,6 +192,7 @@ fn assemble(plan: &Plan, all: &[Header], tensors: Vec<Vec<f32>>) -> Result<Execu
         place(&mut peak_bytes, &header.peak_bytes, &header.ranks, |b| Bytes(*b))?;
         place(&mut device_names, &header.device_names, &header.ranks, Clone::clone)?;
     }
+    let least = |of: fn(&Header) -> f64| all.iter().map(of).fold(f64::INFINITY, f64::min);
     let most = |of: fn(&Header) -> u64| all.iter().map(of).max().unwrap_or(0);
     let mut notes: Vec<String> = all.iter().flat_map(|h| h.notes.clone()).collect();
     notes.sort();
@@ -206,6 +211,8 @@ fn assemble(plan: &Plan, all: &[Header], tensors: Vec<Vec<f32>>) -> Result<Execu
         unrecorded: slowest(all, |h| &h.unrecorded_ps),
         gpu: Some(Gpu {
             alignment_error: SimTime(most(|h| h.alignment_error_ps)),
+            loaded_s: least(|h| h.loaded_s),
+            duty: least(|h| h.duty),
             posting: SimTime(most(|h| h.posting_ps)),
             context_bytes: Bytes(most(|h| h.context_bytes)),
             device_names,
@@ -279,6 +286,8 @@ mod tests {
         let outcome = cpu::run(&plan, &inputs, &RunOptions::default()).unwrap();
         let gpu = Gpu {
             alignment_error: SimTime(5),
+            loaded_s: 0.3,
+            duty: 0.9,
             posting: SimTime(7),
             context_bytes: Bytes(11),
             device_names: vec!["a".into(), "b".into()],
@@ -326,6 +335,7 @@ mod tests {
         slower.recorded = vec![SimTime(80), SimTime(130)];
         slower.unrecorded = vec![SimTime(120)];
         slower.gpu.as_mut().unwrap().alignment_error = SimTime(6);
+        slower.gpu.as_mut().unwrap().duty = 0.8;
         let parts = [encode(&part(&whole, 0), &[0]).unwrap(), encode(&slower, &[1]).unwrap()];
         let merged = merge(&plan, &parts).unwrap();
         assert_eq!(merged.outcome.results, whole.outcome.results);
@@ -336,6 +346,7 @@ mod tests {
         assert_eq!(merged.unrecorded, [SimTime(120)]);
         let gpu = merged.gpu.unwrap();
         assert_eq!((gpu.alignment_error, gpu.device_names), (SimTime(6), vec!["a".into(), "b".into()]));
+        assert_eq!((gpu.loaded_s, gpu.duty), (0.3, 0.8), "the least loaded process");
     }
 
     #[test]

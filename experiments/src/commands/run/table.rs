@@ -262,6 +262,15 @@ fn on_gpus(report: &Report<'_>) -> String {
     if let Some(error) = most(|r| r.alignment_error_s) {
         text += &format!("  clocks of two ranks differ by at most {}\n", seconds(error));
     }
+    let least = |of: fn(&Row) -> Option<f64>| report.rows.iter().filter_map(of).reduce(f64::min);
+    if let Some((loaded, duty)) = least(|r| r.loaded_s).zip(least(|r| r.duty)) {
+        text += &format!(
+            "  runs had followed each other for {} or more before the measured ones (--sustain), during which GPUs worked for \
+             {:.0}% of the time or more\n",
+            seconds(loaded),
+            100.0 * duty
+        );
+    }
     if let Some(posting) = most(|r| r.posting_s) {
         text += &format!("  a host posts a run within {}\n", seconds(posting));
     }

@@ -37,20 +37,6 @@ pub(super) struct Common<'a> {
     pub order: WorkOrder,
 }
 
-/// The commands of an operation.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Work {
-    pub commands: Vec<Command>,
-    /// Results that are whole before the operation ends, and after how many commands: what is sent of them need not wait.
-    pub early: Vec<(Buf, usize)>,
-}
-
-impl From<Vec<Command>> for Work {
-    fn from(commands: Vec<Command>) -> Self {
-        Self { commands, early: Vec::new() }
-    }
-}
-
 /// One rank.
 pub(super) struct Site<'a> {
     pub common: &'a Common<'a>,
@@ -136,15 +122,13 @@ impl<'a> Site<'a> {
     }
 
     /// The commands of an operation that is no message; none if another one does it along.
-    pub fn compute(&mut self, op: OpId) -> Result<Work, CudaError> {
+    pub fn compute(&mut self, op: OpId) -> Result<Vec<Command>, CudaError> {
         if self.folds.done_by.contains_key(&op) {
-            return Ok(Work::default());
+            return Ok(Vec::new());
         }
         let result = match self.kind(op) {
             OpKind::Attend { .. } => self.attend(op),
-            OpKind::AttendBackward { .. } => {
-                return self.attend_backward(op).map_err(|fail| self.error(op, fail));
-            }
+            OpKind::AttendBackward { .. } => self.attend_backward(op),
             OpKind::Preprocess { q, delta, block } => self.preprocess(q, delta, block),
             OpKind::Merge { from, into } => self.merge(from, into),
             OpKind::Accumulate { from, into } => self.accumulate(from, into),
@@ -153,7 +137,7 @@ impl<'a> Site<'a> {
             OpKind::Scores(_) => Err(Fail::Unsupported("score rows in memory are for the CPU")),
             OpKind::Send { .. } | OpKind::Recv { .. } => Ok(Vec::new()),
         };
-        result.map(Work::from).map_err(|fail| self.error(op, fail))
+        result.map_err(|fail| self.error(op, fail))
     }
 
     /// The buffer of a receive holds its message from now on.
@@ -273,13 +257,19 @@ impl<'a> Site<'a> {
         pieces(region, &held)
     }
 
-    /// Zeroes every array of the `i`-th of some buffers for its part of a block, which it holds from now on.
-    fn zero_part(&mut self, (bufs, i): (Bufs, u16), block: u32) -> Result<Vec<Command>, Fail> {
+    /// Declares that the `i`-th of some buffers holds its part of a block from now on.
+    fn hold_part(&mut self, (bufs, i): (Bufs, u16), block: u32) -> Result<Buf, Fail> {
         let plan = self.common.plan;
         let (block, buf) = (plan.block(block), Buf(bufs.first.0 + i));
         let slots: Vec<Slots> = part_of(&block.slots, u64::from(i), u64::from(bufs.count));
         let region = Arc::new(Region::of_slots(&slots, block.heads, &plan.layout));
         self.hold(buf, &region)?;
+        Ok(buf)
+    }
+
+    /// Zeroes every array of the `i`-th of some buffers for its part of a block, which it holds from now on.
+    fn zero_part(&mut self, part: (Bufs, u16), block: u32) -> Result<Vec<Command>, Fail> {
+        let buf = self.hold_part(part, block)?;
         self.zero(buf)
     }
 

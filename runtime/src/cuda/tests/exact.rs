@@ -5,8 +5,9 @@ use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{self, ALL, Schedule};
 
-use super::support::{Case, members, problem, quick, shape, virtual_members};
+use super::support::{Case, members, plan_of, problem, quick, run, shape, virtual_members};
 use super::world::Trouble;
+use crate::cuda::command::{Command, Post};
 use crate::cuda::prepare::{Members, Session};
 use crate::cuda::{Copies, Mode, Options};
 
@@ -140,6 +141,29 @@ fn gates_that_open_before_posting() {
             session.run()
         });
     }
+}
+
+/// Fills of each rank's backward.
+fn fills(schedule: Schedule, pattern: Pattern, kv_heads: u32) -> Vec<usize> {
+    let case = Case::new(problem(shape(4, kv_heads, 1), pattern, &[48]), 16);
+    let mut inputs = case.inputs.clone();
+    let plan_of = |pass| plan_of(schedule, &case.problem, 2, &schedule::Options { pass, ..options() });
+    let forward = run(&plan_of(Pass::Forward), &inputs, &quick(), 1).unwrap();
+    inputs.forward = forward.outcome.results.forward().cloned();
+    let (plan, how) = (plan_of(Pass::Backward), quick());
+    let session = Session::new(&plan, &inputs, &how, members(2, 1, Trouble::default())).unwrap();
+    let is_fill = |post: &&Post| matches!(post.command, Command::Fill { .. });
+    session.programs.iter().map(|program| program.posts.iter().filter(is_fill).count()).collect()
+}
+
+#[test]
+fn gradients_that_a_launch_writes_whole_are_not_zeroed_before() {
+    // dq is zeroed once. dk and dv would be two more a step, of which there are two.
+    assert_eq!(fills(Schedule::Ring, Pattern::Full, 4), [1, 1]);
+    // Shared kv heads of a short sequence are added to.
+    assert_eq!(fills(Schedule::Ring, Pattern::Full, 1), [5, 5]);
+    // Step 1 of zigzag: rank 0 sees rank 1's keys with its late queries only, rank 1 sees half of rank 0's keys.
+    assert_eq!(fills(Schedule::Zigzag, Pattern::Causal, 4), [1, 3]);
 }
 
 #[test]

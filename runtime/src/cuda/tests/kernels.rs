@@ -41,6 +41,7 @@ struct Gradients {
     dq: Tensor,
     dk: Tensor,
     dv: Address,
+    start_dkv: bool,
 }
 
 enum Work {
@@ -94,8 +95,8 @@ impl Job {
             }
             Kernel::Backward(ref spec) => {
                 spec.validate()?;
-                let BackwardSpec { d_o, lse, delta, dq, dk, dv, .. } = *spec;
-                Work::Backward(backward(spec), Gradients { d_o, lse, delta, dq, dk, dv })
+                let BackwardSpec { d_o, lse, delta, dq, dk, dv, start_dkv, .. } = *spec;
+                Work::Backward(backward(spec), Gradients { d_o, lse, delta, dq, dk, dv, start_dkv })
             }
             Kernel::Preprocess { dims, tokens, o, d_o, delta } => {
                 Work::Preprocess { dims, tokens, o, d_o, delta }
@@ -357,6 +358,12 @@ impl Attention {
         let (dims, tokens, d) = (self.dims, self.lo.len(), self.dims.head_dim.elements());
         let keys = &self.keys[0];
         let group = dims.heads / dims.kv_heads;
+        if grads.start_dkv && first {
+            each_row(Dims { heads: dims.kv_heads, ..dims }, 0..keys.positions.len(), |b, j, h| {
+                at.put(row(grads.dk, b, j, h, 4), &vec![0.0; d]);
+                at.put(row(Tensor { ptr: grads.dv, ..grads.dk }, b, j, h, 4), &vec![0.0; d]);
+            });
+        }
         let mut rows = Vec::new();
         each_row(dims, half(tokens, first), |b, t, h| rows.push((b, t, h)));
         for (b, t, h) in rows {

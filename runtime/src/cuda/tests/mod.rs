@@ -4,6 +4,7 @@ mod exact;
 mod exchange;
 mod faults;
 mod kernels;
+mod load;
 mod mutations;
 mod processes;
 mod support;

@@ -175,7 +175,9 @@ impl World {
     /// Lets a launch start, which reads at once what it has no flag to wait for; false where it has started.
     fn begin(&mut self, gpu: usize, stream: usize) -> bool {
         let state = &mut self.gpus[gpu];
-        let Some(&Entry::Command(Command::Launch(launch))) = state.streams[stream].front() else { return false };
+        let Some(&Entry::Command(Command::Launch(launch))) = state.streams[stream].front() else {
+            return false;
+        };
         if state.begun[stream] {
             return false;
         }

@@ -1,0 +1,167 @@
+use super::*;
+use crate::calibrate::probes::{self, Ways};
+use crate::machine::CpuMachine;
+use crate::machine::{Identity, LaunchCosts, MachineError, Runs, Sizes};
+use ringlab_sim::config::cluster::{Grid, Items};
+use ringlab_sim::mask::Pattern;
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::Dtype;
+use ringlab_sim::tiles::TileShape;
+
+#[test]
+fn what_is_calibrated_is_not_validated() {
+    let machine = CpuMachine::new();
+    let filter = Filter { cp: vec![2], ..Filter::default() };
+    let points = matrix(&machine, &filter);
+    assert!(points.len() > 40, "{}", points.len());
+    let plans: Vec<Plan> = points.iter().map(|p| p.plan().unwrap()).collect();
+    for plan in &plans {
+        assert!(!plan.name.starts_with(probes::PREFIX), "{}", plan.name);
+        assert!(plan.ranks() > 1 && plan.programs.iter().any(|p| p.ops.len() > 2), "{}", plan.name);
+    }
+    let shape = points[0].shape;
+    let probes = [
+        probes::call(shape, Pass::Forward, Pattern::Causal, 256, 2),
+        probes::call(shape, Pass::Backward, Pattern::Full, 256, 2),
+        probes::carried(shape, 256, 2),
+        probes::message(shape, 256, Ways::Both, Transport::CopyEngine),
+    ];
+    for probe in probes.map(Option::unwrap) {
+        assert!(probe.name.starts_with(probes::PREFIX));
+        let attends = probe.op_count() > 2 * probe.messages.len();
+        assert!(!attends || probe.messages.is_empty(), "{} attends and sends, as schedules do", probe.name);
+        assert!(plans.iter().all(|p| p.programs != probe.programs));
+    }
+}
+
+#[test]
+fn a_filter_leaves_what_it_names() {
+    let filter = Filter {
+        schedules: vec![Schedule::Zigzag],
+        sequences: vec![512],
+        passes: vec![Pass::Forward],
+        cp: vec![4],
+        virtual_cp: vec![8],
+        ..Filter::default()
+    };
+    let points = matrix(&CpuMachine::new(), &filter);
+    assert_eq!(points.len(), 2, "plain and grouped heads; threads have no virtual ranks");
+    assert!(points.iter().all(|p| p.cp == 4 && p.seq_len == 512 && p.schedule == Schedule::Zigzag));
+}
+
+/// GPUs by name only.
+struct Gpus;
+
+impl Machine for Gpus {
+    fn identity(&self) -> Identity {
+        Identity { device: "made up".into(), devices: 2, versions: String::new() }
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        let kernel = |head_dim, pass| MachineKernel {
+            name: "made up".into(),
+            head_dim,
+            dtype: Dtype::Bf16,
+            pass,
+            tile: TileShape { q: 128, kv: 128 },
+            items: Items::QueryTiles,
+            grid: Grid::Persistent,
+        };
+        [128, 64].into_iter().flat_map(|d| [kernel(d, Pass::Forward), kernel(d, Pass::Backward)]).collect()
+    }
+
+    fn sizes(&self) -> Sizes {
+        let sequences = crate::machine::GPU_SEQUENCES.map(|n| n << 10).to_vec();
+        Sizes {
+            heads: 16,
+            grouped_kv_heads: 4,
+            calls: Vec::new(),
+            messages: Vec::new(),
+            sequences,
+            repeats: 5,
+        }
+    }
+
+    fn coverage(&self) -> Coverage {
+        Coverage::Selected
+    }
+
+    fn takes(&self, plan: &Plan) -> bool {
+        crate::cuda::check(plan).is_ok()
+    }
+
+    fn has_nccl(&self) -> bool {
+        true
+    }
+
+    fn has_fused(&self) -> bool {
+        true
+    }
+
+    fn has_virtual(&self) -> bool {
+        true
+    }
+
+    fn run(&mut self, _: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
+        unreachable!("nothing runs here")
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        unreachable!("nothing runs here")
+    }
+}
+
+#[test]
+fn two_gpus_vary_each_thing_by_itself() {
+    let points = matrix(&Gpus, &Filter { cp: vec![2], ..Filter::default() });
+    let real = points.iter().filter(|p| p.launching != Launching::Virtual).count();
+    assert!((80..=110).contains(&real), "{real} points of two ranks");
+    assert!((0..points.len()).all(|i| !points[..i].contains(&points[i])), "none is twice");
+    let has = |of: &dyn Fn(&Point) -> bool| points.iter().any(of);
+    for kib in [8, 16, 32, 64, 128, 256] {
+        for pass in [Pass::Forward, Pass::Backward] {
+            assert!(has(&|p| p.seq_len == kib << 10 && p.pass == pass), "{kib}Ki {pass}");
+        }
+    }
+    assert_eq!(points.iter().filter(|p| p.seq_len == 512 << 10).count(), 2);
+    assert!(has(&|p| p.shape.head_dim == 64) && has(&|p| p.shape.kv_heads == 4));
+    assert!(has(&|p| p.transport == Transport::Nccl && p.pass == Pass::Backward));
+    assert!(has(&|p| p.launching == Launching::FusedQueries && p.chunks == 4));
+    for cp in [4, 8, 16, 64] {
+        assert!(has(&|p| p.launching == Launching::Virtual && p.cp == cp), "{cp} virtual ranks");
+    }
+    let filter = Filter { cp: vec![2], transports: vec![Transport::Nccl], ..Filter::default() };
+    assert!(matrix(&Gpus, &filter).iter().all(|p| p.transport == Transport::Nccl && p.cp == 2));
+}
+
+#[test]
+fn a_third_of_the_matrix_has_some_of_everything() {
+    let points = matrix(&Gpus, &Filter { cp: vec![2], ..Filter::default() });
+    let cut = &points[..points.len() / 3];
+    for pass in [Pass::Forward, Pass::Backward] {
+        let share = cut.iter().filter(|p| p.pass == pass).count() as f64 / cut.len() as f64;
+        assert!((0.3..0.7).contains(&share), "{pass}: {share}");
+    }
+    for launching in [Launching::Stepwise, Launching::Fused, Launching::FusedQueries, Launching::Virtual] {
+        assert!(cut.iter().any(|p| p.launching == launching), "{launching:?}");
+    }
+    assert!(cut.iter().any(|p| p.transport == Transport::Nccl));
+    let schedules = |points: &[Point]| {
+        let mut names: Vec<String> = points.iter().map(|p| p.schedule.to_string()).collect();
+        names.sort();
+        names.dedup();
+        names.len()
+    };
+    assert!(2 * schedules(cut) > schedules(&points), "{} of {}", schedules(cut), schedules(&points));
+    for class in points.iter().map(Point::class) {
+        let lengths: Vec<u64> = points.iter().filter(|p| p.class() == class).map(|p| p.seq_len).collect();
+        assert!(lengths.is_sorted(), "{class}: {lengths:?}");
+    }
+}
+
+#[test]
+fn spread_orders_begin_everywhere() {
+    assert_eq!(spread(8), [0, 4, 2, 6, 1, 5, 3, 7]);
+    assert_eq!(spread(5), [0, 4, 2, 1, 3]);
+    assert_eq!((spread(1), spread(0)), (vec![0], vec![]));
+}

@@ -1,0 +1,137 @@
+use super::*;
+use crate::machine::{CpuMachine, Identity, LaunchCosts, MachineKernel, Runs, Sizes};
+
+fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -> Compared {
+    let point = Point::test(schedule);
+    Compared {
+        point,
+        predicted_s,
+        predicted_low_s: None,
+        predicted_high_s: None,
+        measured_s,
+        spread: 0.0,
+        spread_s: 0.0,
+        error: predicted_s / measured_s - 1.0,
+        inside,
+        predicted_bubble_ratio: 0.0,
+        measured_bubble_ratio: 0.0,
+        predicted_exposed_s: 0.0,
+        measured_exposed_s: 0.0,
+        median_step_error: 0.0,
+        worst_step_error: 0.0,
+        loaded_s: 0.0,
+        duty: 0.0,
+    }
+}
+
+#[test]
+fn the_summary_by_hand() {
+    // Errors +10% and -20%; the speed-up of zigzag is 1.1/0.8 = 1.375 predicted and 1 measured.
+    let points = vec![at("ring", 1.1, 1.0, Some(true)), at("zigzag", 0.8, 1.0, Some(false))];
+    let report = Report::of(points, Vec::new());
+    assert!((report.mape - 0.15).abs() < 1e-12);
+    assert!((report.max_error - 0.2).abs() < 1e-12);
+    assert!((report.bias + 0.05).abs() < 1e-12);
+    assert_eq!(report.coverage, Some(0.5));
+    assert!((report.speedup_mape.unwrap() - 0.375).abs() < 1e-12);
+}
+
+#[test]
+fn without_intervals_or_a_ring_there_is_no_figure_for_them() {
+    let report = Report::of(vec![at("zigzag", 1.0, 1.0, None)], Vec::new());
+    assert_eq!((report.coverage, report.speedup_mape), (None, None));
+    let nothing = Report::of(Vec::new(), Vec::new());
+    assert_eq!((nothing.mape, nothing.max_error, nothing.coverage), (0.0, 0.0, None));
+}
+
+#[test]
+fn classes_are_of_what_differs_and_by_hand() {
+    let points = vec![
+        at("ring", 1.1, 1.0, None),
+        at("zigzag", 0.8, 1.0, None),
+        Compared { point: Point { seq_len: 64, ..Point::test("ring") }, ..at("ring", 1.3, 1.0, None) },
+    ];
+    let classes = Report::of(points, Vec::new()).classes;
+    let all: Vec<(&str, &str, usize)> = classes.iter().map(|c| (c.by, c.value.as_str(), c.points)).collect();
+    let expected =
+        [("schedule", "ring", 2), ("schedule", "zigzag", 1), ("tokens", "64", 1), ("tokens", "256", 2)];
+    assert_eq!(all, expected, "pass, transport and heads are the same in all");
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-12;
+    assert!(close(classes[0].mape, 0.2) && close(classes[0].bias, 0.2) && close(classes[0].max_error, 0.3));
+    // +10% and -20%.
+    assert!(
+        close(classes[3].mape, 0.15) && close(classes[3].bias, -0.05) && close(classes[3].max_error, 0.2)
+    );
+}
+
+/// Threads that refuse one schedule and break at another.
+struct Faulty(CpuMachine);
+
+impl Machine for Faulty {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.0.kernels()
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes { repeats: 1, ..self.0.sizes() }
+    }
+
+    fn takes(&self, _: &Plan) -> bool {
+        true
+    }
+
+    fn has_nccl(&self) -> bool {
+        false
+    }
+
+    fn has_fused(&self) -> bool {
+        false
+    }
+
+    fn has_virtual(&self) -> bool {
+        false
+    }
+
+    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        match plan.name.as_str() {
+            "zigzag" => Err(MachineError::new(plan, CudaError::NotFusable { rank: 0, reason: "no" })),
+            "striped" => Err(MachineError::new(plan, CudaError::NoNccl)),
+            _ => self.0.run(plan, launching, repeats),
+        }
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        self.0.launch_costs()
+    }
+}
+
+/// A cluster of threads of this many devices.
+fn threads() -> Cluster {
+    Cluster::parse("threads", include_str!("../../../experiments/presets/clusters/cpu-threads.toml")).unwrap()
+}
+
+fn validated(schedules: &[&str], until: usize) -> Result<Report, ValidateError> {
+    let points: Vec<Point> = schedules.iter().map(|name| Point::test(name)).collect();
+    validate(&mut Faulty(CpuMachine::new()), &threads(), &points, &mut |i, _| i < until)
+}
+
+#[test]
+fn what_was_measured_is_kept_when_time_is_up() {
+    let report = validated(&["ring", "dist-flash", "all-gather"], 2).unwrap();
+    assert_eq!((report.points.len(), report.not_reached.len()), (2, 1));
+    assert!(report.not_reached[0].starts_with("all-gather forward"), "{:?}", report.not_reached);
+    assert_eq!(report.broke, None);
+}
+
+#[test]
+fn refused_points_are_left_out_and_a_break_ends_the_runs() {
+    let report = validated(&["ring", "zigzag", "striped", "all-gather"], 9).unwrap();
+    assert_eq!((report.points.len(), report.left_out.len(), report.not_reached.len()), (1, 1, 1));
+    assert!(report.left_out[0].contains("cannot be fused"), "{:?}", report.left_out);
+    assert!(report.broke.unwrap().contains("NCCL"), "and says why");
+    assert!(validated(&["striped", "ring"], 9).is_err(), "nothing is kept where nothing was measured");
+}
