@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ringlab_sim::disturb::{Disturbance, Jitter, LinkFault, Straggler};
+use ringlab_sim::engine::Load;
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::schedule::Schedule;
@@ -99,6 +100,23 @@ impl From<TransportArg> for Transport {
         match arg {
             TransportArg::CopyEngine => Self::CopyEngine,
             TransportArg::Nccl => Self::Nccl,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadArg {
+    /// For long: the power limit holds the clock down.
+    Sustained,
+    /// Not before this pass: the clock is at its highest, as in the first 75 ms after a rest.
+    Cold,
+}
+
+impl From<LoadArg> for Load {
+    fn from(arg: LoadArg) -> Self {
+        match arg {
+            LoadArg::Sustained => Self::Sustained,
+            LoadArg::Cold => Self::Cold,
         }
     }
 }
@@ -284,6 +302,9 @@ pub struct SimulateArgs {
     pub out: OutputArgs,
     #[command(flatten)]
     pub disturb: DisturbArgs,
+    /// How long the GPUs have been loaded, on a cluster whose [device.power] says what that does [default: sustained].
+    #[arg(long, value_enum, help_heading = "Machine and model")]
+    pub load: Option<LoadArg>,
     /// Write the timelines as a Chrome trace (ui.perfetto.dev).
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,

@@ -31,6 +31,8 @@ pub struct Simulated {
     pub timeline: Timeline,
     /// What it means.
     pub metrics: Metrics,
+    /// How fast each rank computed over the kernels' rates; empty on a cluster without a power limit.
+    pub speeds: Vec<f64>,
 }
 
 /// A schedule's simulated passes, in the order in which they run.
@@ -146,7 +148,8 @@ pub fn constants(setup: &Setup) -> Vec<Constant> {
 fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repeats>) -> Result<Passes> {
     let plan = |&pass: &Pass| setup.plan_on(schedule, pass, ranks);
     let plans = setup.passes.iter().map(plan).collect::<Result<Vec<_>>>()?;
-    let mut machine = Machine::new(&setup.cluster, ranks, &SimOptions::default())?;
+    let options = setup.sim_options();
+    let mut machine = Machine::new(&setup.cluster, ranks, &options)?;
     let spread = repeats.map(|r| r.spread(&mut machine, &plans.iter())).transpose()?;
     let mut passes = Vec::new();
     for (pass, plan) in plans.into_iter().enumerate() {
@@ -155,12 +158,13 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repe
         }
         let timeline = machine.timeline(&plan)?;
         let metrics = Metrics::of(&plan, &timeline);
-        passes.push(Simulated { plan, timeline, metrics });
+        let speeds = machine.speeds().to_vec();
+        passes.push(Simulated { plan, timeline, metrics, speeds });
     }
     let interval = match repeats {
         None => {
             let time = passes.iter().map(|s| s.metrics.makespan).sum();
-            interval(&setup.cluster, time, |cluster| time_of(cluster, ranks, &passes))?
+            interval(&setup.cluster, time, |cluster| time_of(cluster, ranks, &options, &passes))?
         }
         Some(_) => None,
     };
@@ -168,8 +172,8 @@ fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repe
 }
 
 /// Sum of the makespans of the plans of `passes` on `cluster`.
-fn time_of(cluster: &Cluster, ranks: u32, passes: &[Simulated]) -> Result<SimTime> {
-    let mut machine = Machine::new(cluster, ranks, &SimOptions::default())?;
+fn time_of(cluster: &Cluster, ranks: u32, options: &SimOptions, passes: &[Simulated]) -> Result<SimTime> {
+    let mut machine = Machine::new(cluster, ranks, options)?;
     let times = passes.iter().map(|s| Ok(simulate_with(&s.plan, &mut machine, &mut Discard)?));
     times.sum()
 }

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
 use ringlab_sim::config::nearest;
+use ringlab_sim::engine::{Load, SimOptions};
 use ringlab_sim::layout::LayoutError;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
@@ -33,6 +34,8 @@ pub struct Setup {
     pub passes: Vec<Pass>,
     /// What goes wrong, and how often it is tried; `None` if nothing does.
     pub repeats: Option<Repeats>,
+    /// How long the devices have been loaded.
+    pub load: Load,
     options: Options,
 }
 
@@ -82,6 +85,7 @@ impl Setup {
             cp: args.cp,
             passes,
             repeats: None,
+            load: Load::default(),
             options,
         })
     }
@@ -89,6 +93,19 @@ impl Setup {
     /// The same, and this goes wrong.
     pub fn disturbed(self, repeats: Option<Repeats>) -> Self {
         Self { repeats, ..self }
+    }
+
+    /// The same under `load`, which may be given only where the cluster says what it does.
+    pub fn loaded(self, load: Option<Load>) -> Result<Self> {
+        if load.is_some() && self.cluster.device.power.is_none() {
+            bail!("{} has no [device.power], so --load changes nothing; leave it out", self.cluster.name);
+        }
+        Ok(Self { load: load.unwrap_or_default(), ..self })
+    }
+
+    /// How its plans are simulated.
+    pub fn sim_options(&self) -> SimOptions {
+        SimOptions { load: self.load, ..SimOptions::default() }
     }
 
     /// The plan of one schedule and pass.

@@ -6,6 +6,7 @@
 
 mod attention;
 mod beside;
+mod clock;
 pub mod fit;
 mod memory;
 pub mod probes;
@@ -133,6 +134,7 @@ pub fn calibrate(
     session.launches(date)?;
     session.kernels(date)?;
     session.memory(date)?;
+    session.clock(date)?;
     if identity.devices > 1 {
         session.transfers(Transport::CopyEngine, date)?;
         if session.machine.has_nccl() {

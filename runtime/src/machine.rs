@@ -142,6 +142,17 @@ impl Launching {
     }
 }
 
+/// How devices are loaded while a plan is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// For long, without a pause.
+    Sustained,
+    /// After a rest, for a short time.
+    Cold,
+    /// For long, with a pause of this length after each repeat.
+    Resting(SimTime),
+}
+
 /// Repeats of one plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runs {
@@ -206,6 +217,19 @@ pub trait Machine {
     /// # Errors
     /// [`MachineError`] as the executor gave up.
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError>;
+
+    /// Whether a power limit sets the clock, so that [`Machine::run_at`] knows all of [`Duty`].
+    fn has_power_limit(&self) -> bool {
+        false
+    }
+
+    /// As [`Machine::run`], one call a step, with the devices loaded like this.
+    ///
+    /// # Errors
+    /// As [`Machine::run`].
+    fn run_at(&mut self, plan: &Plan, _duty: Duty, repeats: u32) -> Result<Runs, MachineError> {
+        self.run(plan, Launching::Stepwise, repeats)
+    }
 
     /// What the host spends on each call.
     ///

@@ -192,11 +192,13 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     Ok(load(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread))))
 }
 
-/// The cluster with a device for every virtual rank.
+/// The cluster with a device for every virtual rank. The one that really computes for all of them is never at rest, so
+/// its clock is that of sustained load.
 fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
     let mut cluster = cluster.clone();
     if point.launching == Launching::Virtual {
         cluster.gpus_per_node = cluster.gpus_per_node.max(point.cp);
+        cluster.device.power = None;
     }
     cluster
 }

@@ -1,6 +1,7 @@
 //! One line of the result: all figures of one schedule.
 
 use ringlab_sim::disturb::Percentiles;
+use ringlab_sim::engine::Load;
 use ringlab_sim::units::{Bytes, SimTime};
 use serde::Serialize;
 
@@ -81,6 +82,8 @@ impl Row {
         let mut notes: Vec<&str> = s.passes.iter().flat_map(|s| &s.plan.notes).map(String::as_str).collect();
         let of_setup = setup.notes();
         notes.extend(of_setup.iter().map(String::as_str));
+        let clock = clock(setup.load, s.passes.iter().flat_map(|s| &s.speeds).copied());
+        notes.extend(clock.as_deref());
         notes.dedup();
         Self {
             schedule: s.schedule.to_string(),
@@ -113,6 +116,18 @@ impl Row {
             fits: peak_memory <= device.memory,
             bytes_moved: metrics().map(|m| m.bytes_moved.0).sum(),
             notes: notes.join("; "),
+        }
+    }
+}
+
+/// What the power limit made of the clocks, if it changed any.
+fn clock(load: Load, speeds: impl Iterator<Item = f64> + Clone) -> Option<String> {
+    let (low, high) = (speeds.clone().fold(f64::INFINITY, f64::min), speeds.fold(0.0, f64::max));
+    match load {
+        Load::Cold => Some(format!("cold clock: ranks compute {high:.3}x as fast as under sustained load")),
+        Load::Sustained if high <= 1.0 => None,
+        Load::Sustained => {
+            Some(format!("power limit: ranks compute {low:.3}x to {high:.3}x as fast as at full load"))
         }
     }
 }

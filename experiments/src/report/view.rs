@@ -75,7 +75,7 @@ pub struct Columns {
 impl View {
     /// The view of a simulated pass.
     pub fn of(simulated: &Simulated) -> Self {
-        let Simulated { plan, timeline, metrics } = simulated;
+        let Simulated { plan, timeline, metrics, .. } = simulated;
         let panel = Panel::new(plan.name.clone(), timeline).with_plan(plan);
         let mut spans: Vec<&Span> = timeline.spans.iter().collect();
         spans.sort_by_key(|s| (s.start, s.rank, s.op));

@@ -77,8 +77,8 @@ fn simulated(job: &Job, training: &Training) -> Result<[AttentionTime; 2], Train
     Ok([pass(Pass::Forward)?, pass(Pass::Backward)?])
 }
 
-/// Attention that no simulation undercuts: the busiest rank's unmasked pairs at the kernel's rate, and the exchange of
-/// heads.
+/// Attention that no simulation undercuts: the busiest rank's unmasked pairs at the kernel's rate and the highest clock,
+/// and the exchange of heads.
 pub fn floor(job: &Job, training: &Training) -> [AttentionTime; 2] {
     let exposed = attention::exchange_heads(&job.model, &job.cluster, training);
     PASSES.map(|pass| AttentionTime {
@@ -96,7 +96,9 @@ fn least_compute(job: &Job, training: &Training, pass: Pass) -> SimTime {
     let flops = pairs * pass.flops_per_pair(kernel.head_dim) as f64;
     // Of two kernels the faster one may take all calls.
     let seconds = |row: &KernelRow| flops * row.partial_tile_cost.min(1.0) / row.rate.0;
-    let seconds = job.cluster.conditional_kernel(kernel).map_or(f64::INFINITY, seconds).min(seconds(kernel));
+    let boost = job.cluster.device.power.as_ref().map_or(1.0, |power| power.boost);
+    let seconds =
+        job.cluster.conditional_kernel(kernel).map_or(f64::INFINITY, seconds).min(seconds(kernel)) / boost;
     // A little less, so that no rounding lifts it above what is simulated.
     SimTime((seconds * (1.0 - 1e-9) * 1e12) as u64)
 }

@@ -89,6 +89,32 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
 }
 
 #[test]
+fn power_limits_are_what_the_reader_takes() {
+    let mut original = value(&presets::cluster_text("hgx-h200").unwrap());
+    let limit = |boost: f64, idle: f64, exponent: f64| json!({ "boost": boost, "idle": idle, "exponent": exponent, "source": "measured" });
+    original["device"]["power"] = limit(1.127, 0.17, 2.5);
+    let reads = |text: &str| Cluster::parse("c", text).is_ok();
+    assert!(agree_on_changes("cluster", &original, reads) > 90);
+    let validator = validator("cluster");
+    for (limit, taken) in [
+        (limit(1.0, 0.0, 1.0), true),
+        (limit(10.0, 0.999, 10.0), true),
+        (limit(0.99, 0.17, 2.5), false),
+        (limit(11.0, 0.17, 2.5), false),
+        (limit(1.1, 1.0, 2.5), false),
+        (limit(1.1, -0.1, 2.5), false),
+        (limit(1.1, 0.17, 0.9), false),
+    ] {
+        original["device"]["power"] = limit;
+        assert_eq!(
+            (reads(&toml_text(&original)), validator.is_valid(&original)),
+            (taken, taken),
+            "{original}"
+        );
+    }
+}
+
+#[test]
 fn models_are_what_the_reader_takes() {
     for name in presets::model_names() {
         let original = value(&presets::model_text(name).unwrap());

@@ -68,7 +68,7 @@ impl Machine for Simulated {
     fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
         let timeline = engine::simulate(plan, &self.0, &SimOptions::default());
         let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
-        Ok(Runs { makespans: vec![timeline.makespan], timeline })
+        Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 1.0 })
     }
 
     fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {

@@ -12,6 +12,7 @@ use super::command::{Command, Launch, Post};
 use super::error::CudaError;
 use super::folds::Folds;
 use super::lanes::Body;
+use super::options::Options;
 use super::passes::Pass;
 use super::prepare::{Member, Session};
 
@@ -61,9 +62,11 @@ pub(super) fn candidate(plan: &Plan, member: &Member, folds: &Folds, bodies: &[B
 }
 
 impl Session<'_> {
-    /// The fillers that suit the run that has just ended, one a GPU; none where runs are long or calls are fused.
+    /// The fillers that suit the run that has just ended, one a GPU; none where runs are long, GPUs are to rest, or calls
+    /// are fused.
     pub fn fillers(&self, pass: &Pass) -> Result<Vec<Filler>, CudaError> {
-        if self.options.sustain.is_zero() || pass.makespan >= LONG {
+        let Options { sustain, rest, .. } = self.options;
+        if sustain.is_zero() || !rest.is_zero() || pass.makespan >= LONG {
             return Ok(Vec::new());
         }
         let mut all = Vec::new();

@@ -35,6 +35,7 @@ impl Session<'_> {
                 self.pass(How { recorded: true, poisoned, is_last, fillers: &fillers, open: false })?;
             let timeline = self.timeline(&pass)?;
             recorded.push((pass, timeline));
+            std::thread::sleep(self.options.rest);
         }
         let mut plain: Vec<Pass> = Vec::new();
         for i in 0..if both { repeats } else { 0 } {
@@ -45,6 +46,7 @@ impl Session<'_> {
                 fillers: &fillers,
                 ..How::default()
             })?);
+            std::thread::sleep(self.options.rest);
         }
         // Before and behind each run, but for the last.
         let filled = fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO);
@@ -86,6 +88,7 @@ impl Session<'_> {
                 fillers = self.fillers(&pass)?;
             }
             passes += 1;
+            std::thread::sleep(self.options.rest);
         }
         Ok((start.elapsed(), fillers))
     }

@@ -24,6 +24,8 @@ pub struct Options {
     /// How long runs follow each other, after the first, before the measured ones begin: a GPU's clock falls under load, so
     /// a time is one after so long. More runs than `warmup` if need be; of one process only.
     pub sustain: Duration,
+    /// How long GPUs rest after each run, so that they are loaded for a part of the time only; zero for not at all.
+    pub rest: Duration,
     /// Measured runs of each kind, at least 1.
     pub repeats: u32,
     /// Which repeats are measured.
@@ -48,6 +50,7 @@ impl Default for Options {
             nccl: Nccl::default(),
             warmup: 2,
             sustain: Duration::ZERO,
+            rest: Duration::ZERO,
             repeats: 5,
             recording: Recording::Both,
             collect: true,

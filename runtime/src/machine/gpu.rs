@@ -1,12 +1,16 @@
 //! This node's GPUs as a machine, by the CUDA executor.
 
+use std::thread;
+use std::time::Duration;
+
 use ringlab_kernels::gpu::Device;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::units::SimTime;
 
 use super::{
-    Coverage, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs,
+    Coverage, Duty, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes,
+    inputs,
 };
 use crate::calibrate::probes;
 use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options, Recording};
@@ -15,6 +19,10 @@ use crate::inputs::Inputs;
 /// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
 /// schedules run the last.
 pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
+/// Without work for so long, a GPU's clock is at its highest again.
+const REST: Duration = Duration::from_millis(500);
+/// Under a load with pauses for so long, its mean power has settled.
+const SETTLED: Duration = Duration::from_millis(1500);
 /// Tokens and calls of the chain that shows what lies between two calls.
 const CHAIN: (u64, u64) = (2048, 16);
 
@@ -43,6 +51,35 @@ impl GpuMachine {
         let options = Options { collect: false, recording: Recording::Operations, ..options };
         let contexts = Contexts::open(&options, devices as usize)?;
         Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
+    }
+
+    fn execute(
+        &mut self,
+        plan: &Plan,
+        launching: Launching,
+        options: &Options,
+    ) -> Result<Runs, MachineError> {
+        let key = format!("{:?} {:?} {}", plan.shape, plan.pass, plan.layout.documents().tokens());
+        if self.inputs.as_ref().is_none_or(|(known, _)| *known != key) {
+            let inputs = inputs(plan).map_err(|error| MachineError::new(plan, error))?;
+            self.inputs = Some((key, inputs));
+        }
+        let Some((_, inputs)) = &self.inputs else {
+            return Err(MachineError::new(plan, "its inputs are gone"));
+        };
+        let mode = match launching {
+            Launching::Stepwise | Launching::Virtual => Mode::Stepwise,
+            Launching::Fused => Mode::FusedSegments,
+            Launching::FusedQueries => Mode::FusedQueries,
+        };
+        let devices = match launching {
+            Launching::Virtual => Devices::Virtual(0),
+            Launching::Stepwise | Launching::Fused | Launching::FusedQueries => self.options.devices.clone(),
+        };
+        let options = Options { devices, mode, ..options.clone() };
+        let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
+        let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
+        Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
     }
 }
 
@@ -87,28 +124,27 @@ impl Machine for GpuMachine {
         true
     }
 
+    fn has_power_limit(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
-        let key = format!("{:?} {:?} {}", plan.shape, plan.pass, plan.layout.documents().tokens());
-        if self.inputs.as_ref().is_none_or(|(known, _)| *known != key) {
-            let inputs = inputs(plan).map_err(|error| MachineError::new(plan, error))?;
-            self.inputs = Some((key, inputs));
-        }
-        let Some((_, inputs)) = &self.inputs else {
-            return Err(MachineError::new(plan, "its inputs are gone"));
+        self.execute(plan, launching, &Options { repeats, ..self.options.clone() })
+    }
+
+    fn run_at(&mut self, plan: &Plan, duty: Duty, repeats: u32) -> Result<Runs, MachineError> {
+        let options = Options { repeats, ..self.options.clone() };
+        let options = match duty {
+            Duty::Sustained => options,
+            Duty::Cold => {
+                thread::sleep(REST);
+                Options { warmup: 1, sustain: Duration::ZERO, ..options }
+            }
+            Duty::Resting(pause) => {
+                Options { rest: Duration::from_secs_f64(pause.as_secs_f64()), sustain: SETTLED, ..options }
+            }
         };
-        let mode = match launching {
-            Launching::Stepwise | Launching::Virtual => Mode::Stepwise,
-            Launching::Fused => Mode::FusedSegments,
-            Launching::FusedQueries => Mode::FusedQueries,
-        };
-        let devices = match launching {
-            Launching::Virtual => Devices::Virtual(0),
-            Launching::Stepwise | Launching::Fused | Launching::FusedQueries => self.options.devices.clone(),
-        };
-        let options = Options { devices, mode, repeats, ..self.options.clone() };
-        let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
-        let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
-        Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
+        self.execute(plan, Launching::Stepwise, &options)
     }
 
     /// What lies between two calls of a chain: launches are posted ahead, so this is the device's share of them.

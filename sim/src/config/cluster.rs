@@ -6,6 +6,7 @@
 mod assumption;
 mod calibration;
 mod kernel;
+mod power;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
 pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass};
+pub use power::Power;
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -68,6 +70,9 @@ pub struct Device {
     pub peak: Peak,
     /// Rates that plain kernels reach.
     pub reached: Reached,
+    /// What a power limit makes of its clock; without it, rates are the same at any load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<Power>,
 }
 
 /// Dense tensor-core (or vector) peak by element type; `None` where the device has no such unit.

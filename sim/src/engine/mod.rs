@@ -12,6 +12,7 @@
 //! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
 //!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.
 //!   Projections are not attention's: no launch, no time either.
+//! - **A power limit** sets each rank's clock by how busy it is, on clusters that say how: [`Load`].
 //! - **Time is whole picoseconds.** Events of one instant may be taken in any order without changing the makespan, since
 //!   rates are computed when the instant is over; the order is fixed all the same, so that reruns are byte-identical.
 
@@ -19,6 +20,7 @@ mod fair;
 mod flows;
 mod grants;
 mod paths;
+mod power;
 mod program;
 mod queue;
 mod recorder;
@@ -27,7 +29,7 @@ mod state;
 
 use thiserror::Error;
 
-use crate::config::cluster::{Cluster, Host, NoKernel};
+use crate::config::cluster::{Cluster, Host, NoKernel, Power};
 use crate::cost::Costs;
 use crate::disturb::{Conditions, DisturbError, LinkFault};
 use crate::plan::{OpId, Plan, Rank};
@@ -35,6 +37,7 @@ use crate::timeline::Timeline;
 use crate::topology::{Topology, TopologyError};
 use crate::units::SimTime;
 
+pub use power::Load;
 pub use recorder::{Discard, Done, Recorder};
 
 use flows::Flows;
@@ -50,6 +53,8 @@ pub struct SimOptions {
     /// Takes events of the same instant in a random order, by this seed, instead of the order of posting. The makespan
     /// is the same; tests hold that.
     pub shuffle_ties: Option<u64>,
+    /// Decides the clock of devices with a power limit.
+    pub load: Load,
 }
 
 /// Why there is no timeline.
@@ -61,6 +66,12 @@ pub enum SimError {
     /// The cluster has no kernel for the plan's heads.
     #[error(transparent)]
     Kernel(#[from] NoKernel),
+    /// A cold clock of devices of which only that of sustained load is known.
+    #[error("{cluster} has no [device.power], so how fast it computes after a rest is not known")]
+    NoPower {
+        /// The cluster.
+        cluster: String,
+    },
     /// A disturbance of something that does not exist.
     #[error(transparent)]
     Disturb(#[from] DisturbError),
@@ -139,13 +150,16 @@ pub struct Machine {
     queue: Queue,
     sms: Sms,
     conditions: Option<Conditions>,
+    power: Option<Power>,
+    /// By rank, over the rates of the kernels; empty for those.
+    speeds: Vec<f64>,
 }
 
 impl Machine {
     /// Prepares `cluster` for plans of up to `ranks` ranks.
     ///
     /// # Errors
-    /// [`SimError::Topology`] if the ranks do not fit.
+    /// [`SimError::Topology`] if the ranks do not fit, [`SimError::NoPower`] for a cold clock that is not known.
     pub fn new(cluster: &Cluster, ranks: u32, options: &SimOptions) -> Result<Self, SimError> {
         Self::with_costs(cluster, ranks, options, Costs::new(cluster))
     }
@@ -165,6 +179,10 @@ impl Machine {
         costs: Costs,
     ) -> Result<Self, SimError> {
         let topology = Topology::new(cluster, ranks)?;
+        let power = cluster.device.power.clone();
+        if power.is_none() && options.load == Load::Cold {
+            return Err(SimError::NoPower { cluster: cluster.name.clone() });
+        }
         Ok(Self {
             ranks,
             host: cluster.host.clone(),
@@ -176,6 +194,8 @@ impl Machine {
             queue: Queue::new(),
             sms: Sms::default(),
             conditions: None,
+            power,
+            speeds: Vec::new(),
         })
     }
 
@@ -207,12 +227,20 @@ impl Machine {
         Ok(())
     }
 
+    /// How fast each rank computed in the last plan that ran, over the rates of the kernels, by the power limit; empty on
+    /// a cluster without one.
+    pub fn speeds(&self) -> &[f64] {
+        &self.speeds
+    }
+
     /// Runs `plan` with the computations of `measured`, a timeline of the same plan, on this machine's links: what a group of
-    /// devices would take of which only single ones were measured.
+    /// devices would take of which only single ones were measured. They have their clock already: the power limit does
+    /// nothing here.
     ///
     /// # Errors
     /// [`SimError`] if the plan does not fit the machine or never ends.
     pub fn replay(&mut self, plan: &Plan, measured: &Timeline) -> Result<Timeline, SimError> {
+        self.speeds.clear();
         let mut done = Vec::with_capacity(plan.op_count());
         let makespan = run(plan, self, &mut done, Some(measured))?;
         recorder::timeline(plan, &mut self.costs, done, makespan)
@@ -237,7 +265,8 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &SimOptions) -> Result<
     Machine::new(cluster, plan.ranks(), options)?.timeline(plan)
 }
 
-/// Runs `plan` on a machine that is used again and again; returns the makespan and tells `recorder` of every operation.
+/// Runs `plan` on a machine that is used again and again; returns the makespan and tells `recorder` of every operation,
+/// once: a power limit takes up to three runs more, which it is not told of.
 ///
 /// # Errors
 /// [`SimError`] if the plan does not fit the machine or never ends.
@@ -246,6 +275,7 @@ pub fn simulate_with<R: Recorder>(
     machine: &mut Machine,
     recorder: &mut R,
 ) -> Result<SimTime, SimError> {
+    power::settle(plan, machine)?;
     run(plan, machine, recorder, None)
 }
 
@@ -255,7 +285,8 @@ fn run<R: Recorder>(
     recorder: &mut R,
     measured: Option<&Timeline>,
 ) -> Result<SimTime, SimError> {
-    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms, conditions } = machine;
+    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms, conditions, speeds, .. } =
+        machine;
     if plan.ranks() > *ranks {
         return Err(SimError::TooManyRanks { ranks: plan.ranks(), prepared: *ranks });
     }
@@ -265,11 +296,15 @@ fn run<R: Recorder>(
     }
     lanes.load(tasks, plan.messages.len());
     flows.reset(plan.transport, plan.ranks());
-    if let Some(conditions) = conditions {
-        tasks.stretch(plan, |rank, op| conditions.of_operation(rank, op));
-        if let Some(m) = plan.messages.iter().find(|m| flows.are_apart(m.from, m.to)) {
-            return Err(SimError::CutOff { from: m.from, to: m.to });
-        }
+    if conditions.is_some() || !speeds.is_empty() {
+        let disturbed = |rank, op| conditions.as_ref().map_or(1.0, |c| c.of_operation(rank, op));
+        let speed = |rank| speeds.get(rank as usize).copied().unwrap_or(1.0);
+        tasks.stretch(plan, |rank, op| disturbed(rank, op) / speed(rank));
+    }
+    if conditions.is_some()
+        && let Some(m) = plan.messages.iter().find(|m| flows.are_apart(m.from, m.to))
+    {
+        return Err(SimError::CutOff { from: m.from, to: m.to });
     }
     queue.reset(options.shuffle_ties);
     let sms = flows.interfere().then(|| {

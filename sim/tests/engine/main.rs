@@ -7,6 +7,7 @@ mod launches;
 mod links;
 mod network;
 mod overlap;
+mod power;
 mod random_plans;
 mod sms;
 mod support;

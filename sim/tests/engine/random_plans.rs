@@ -110,7 +110,8 @@ prop_compose! {
 }
 
 fn makespan(plan: &Plan, cluster: &Cluster, shuffle_ties: Option<u64>) -> SimTime {
-    let mut machine = Machine::new(cluster, plan.ranks(), &SimOptions { shuffle_ties }).unwrap();
+    let mut machine =
+        Machine::new(cluster, plan.ranks(), &SimOptions { shuffle_ties, ..SimOptions::default() }).unwrap();
     simulate_with(plan, &mut machine, &mut Discard).unwrap()
 }
 
@@ -242,7 +243,7 @@ proptest! {
         prop_assert!(timeline.spans.is_sorted_by_key(|s| (s.end, s.rank)));
         prop_assert_eq!(&timeline, &simulate(&plan, &cluster, &SimOptions::default()).unwrap());
         prop_assert_eq!(timeline.makespan, makespan(&plan, &cluster, None), "with and without spans");
-        let shuffled = simulate(&plan, &cluster, &SimOptions { shuffle_ties: Some(seed) }).unwrap();
+        let shuffled = simulate(&plan, &cluster, &SimOptions { shuffle_ties: Some(seed), ..SimOptions::default() }).unwrap();
         prop_assert_eq!(&timeline.spans, &shuffled.spans);
         let flops: f64 = timeline.spans.iter().map(|s| s.flops).sum();
         // Where the forward left its probabilities, a backward has four products instead of five.

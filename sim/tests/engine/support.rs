@@ -66,6 +66,7 @@ pub fn ideal(gpus: u32) -> Cluster {
                 call: SimTime::ZERO,
                 source: "test".into(),
             },
+            power: None,
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },
         fabric: fabric(FabricTopology::Nvswitch { link_bandwidth: FREE }, free(), free()),

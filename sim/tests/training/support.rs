@@ -67,6 +67,7 @@ pub fn cluster(nodes: u32) -> Cluster {
                 call: SimTime::ZERO,
                 source: "test".into(),
             },
+            power: None,
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },
         fabric: Fabric {

@@ -48,6 +48,8 @@ impl Uncertainty {
 pub enum Quantity {
     /// `device.reached.hbm`.
     Hbm,
+    /// `device.power.boost`.
+    Boost,
     /// `host.kernel_launch`.
     KernelLaunch,
     /// `host.copy_launch`.
@@ -105,6 +107,7 @@ impl Keyword for KernelFigure {
 
 const NAMES: &[(&str, Quantity)] = &[
     ("device.reached.hbm", Quantity::Hbm),
+    ("device.power.boost", Quantity::Boost),
     ("host.kernel_launch", Quantity::KernelLaunch),
     ("host.copy_launch", Quantity::CopyLaunch),
     ("host.nccl_launch", Quantity::NcclLaunch),
@@ -165,6 +168,11 @@ impl Cluster {
         let time = |t: &mut SimTime| *t = SimTime::from_secs_f64(t.as_secs_f64() * factor);
         match quantity {
             Quantity::Hbm => bytes(&mut cluster.device.reached.hbm),
+            Quantity::Boost => {
+                if let Some(power) = &mut cluster.device.power {
+                    power.boost = (power.boost * factor).max(1.0);
+                }
+            }
             Quantity::KernelLaunch => time(&mut cluster.host.kernel_launch),
             Quantity::CopyLaunch => time(&mut cluster.host.copy_launch),
             Quantity::NcclLaunch => time(&mut cluster.host.nccl_launch),

@@ -4,7 +4,7 @@ mod kernels;
 
 use super::{
     Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
-    NetworkTopology, Peak, Quantity, Reached, Transport, Uncertainty,
+    NetworkTopology, Peak, Power, Quantity, Reached, Transport, Uncertainty,
 };
 use toml::de::DeTable;
 
@@ -40,9 +40,11 @@ const DEVICE: Keys = &[
     SOURCE,
     ("peak", "[device.peak]"),
     ("reached", "[device.reached]"),
+    ("power", "[device.power]"),
 ];
 const PEAK: Keys = &[("bf16", RATE), ("fp16", RATE), ("fp8", RATE), ("tf32", RATE), ("fp32", RATE)];
 const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), ("call", TIME), SOURCE];
+const POWER: Keys = &[("boost", "1.127"), ("idle", "0.17"), ("exponent", "2.5"), SOURCE];
 const HOST: Keys = &[("kernel_launch", TIME), ("copy_launch", TIME), ("nccl_launch", TIME), SOURCE];
 const FABRIC: Keys = &[
     SOURCE,
@@ -139,6 +141,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         }
     };
     let kernels = kernels::kernels(&root, &device)?;
+    let has_power = device.power.is_some();
     let calibration = root.optional_section("calibration", CALIBRATION)?;
     Ok(Cluster {
         name: root.required("name")?.text()?,
@@ -149,7 +152,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         host: host(&root.section("host", HOST)?)?,
         fabric,
         network,
-        calibration: calibration.map(|section| calibrated(&section, &kernels)).transpose()?,
+        calibration: calibration.map(|section| calibrated(&section, &kernels, has_power)).transpose()?,
         kernels,
     })
 }
@@ -169,6 +172,7 @@ fn device(section: &Section<'_, '_>) -> Result<Device, ConfigError> {
         source: section.required("source")?.text()?,
         peak: peak(&section.section("peak", PEAK)?)?,
         reached: reached(&section.section("reached", REACHED)?)?,
+        power: section.optional_section("power", POWER)?.map(|power| self::power(&power)).transpose()?,
     })
 }
 
@@ -188,6 +192,20 @@ fn reached(section: &Section<'_, '_>) -> Result<Reached, ConfigError> {
         matmul: section.required("matmul")?.amount()?,
         hbm: section.required("hbm")?.amount()?,
         call: section.optional("call").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
+        source: section.required("source")?.text()?,
+    })
+}
+
+fn power(section: &Section<'_, '_>) -> Result<Power, ConfigError> {
+    let idle = section.required("idle")?;
+    let at_rest = idle.real(0.0..=1.0)?;
+    if at_rest == 1.0 {
+        return Err(idle.error(format!("`{}` is 1, which leaves no power to compute with", idle.path)));
+    }
+    Ok(Power {
+        boost: section.required("boost")?.real(1.0..=10.0)?,
+        idle: at_rest,
+        exponent: section.required("exponent")?.real(1.0..=10.0)?,
         source: section.required("source")?.text()?,
     })
 }
@@ -314,18 +332,29 @@ fn network_topology(section: &Section<'_, '_>) -> Result<NetworkTopology, Config
     })
 }
 
-fn calibrated(section: &Section<'_, '_>, kernels: &[KernelRow]) -> Result<Calibration, ConfigError> {
+fn calibrated(
+    section: &Section<'_, '_>,
+    kernels: &[KernelRow],
+    has_power: bool,
+) -> Result<Calibration, ConfigError> {
     let spreads = section.sections("spreads", UNCERTAINTY)?;
     Ok(Calibration {
         device: section.required("device")?.text()?,
         devices: section.required("devices")?.small_count(1..=GPUS)?,
         versions: section.required("versions")?.text()?,
         date: section.required("date")?.text()?,
-        spreads: spreads.iter().map(|spread| uncertainty(spread, kernels)).collect::<Result<_, _>>()?,
+        spreads: spreads
+            .iter()
+            .map(|spread| uncertainty(spread, kernels, has_power))
+            .collect::<Result<_, _>>()?,
     })
 }
 
-fn uncertainty(section: &Section<'_, '_>, kernels: &[KernelRow]) -> Result<Uncertainty, ConfigError> {
+fn uncertainty(
+    section: &Section<'_, '_>,
+    kernels: &[KernelRow],
+    has_power: bool,
+) -> Result<Uncertainty, ConfigError> {
     let field = section.required("of")?;
     let name = field.text()?;
     let Some(of) = Quantity::from_name(&name) else {
@@ -336,6 +365,11 @@ fn uncertainty(section: &Section<'_, '_>, kernels: &[KernelRow]) -> Result<Uncer
         && !kernels.iter().any(|row| KernelId::from(row) == id)
     {
         return Err(field.error(format!("`{}` is of a kernel that is not in the table", field.path)));
+    }
+    if of == Quantity::Boost && !has_power {
+        return Err(field
+            .error(format!("`{}` is of a clock that is not in the device", field.path))
+            .with_hint("add the section [device.power]"));
     }
     Ok(Uncertainty {
         of,

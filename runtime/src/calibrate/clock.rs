@@ -1,0 +1,319 @@
+//! What a power limit makes of the clock: the same calls after a rest, under lasting load, and with pauses.
+
+use ringlab_sim::config::cluster::{Power, Quantity, Uncertainty};
+use ringlab_sim::mask::Pattern;
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::{Pass, Shape};
+use ringlab_sim::timeline::SpanKind;
+use ringlab_sim::units::SimTime;
+use statrs::statistics::{Data, OrderStatistics};
+
+use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
+use crate::machine::{Duty, MachineKernel, Runs};
+
+/// Tokens of a call: long enough to fill a GPU, short enough for several calls before the clock falls.
+const TOKENS: u64 = 16 << 10;
+/// Repeats after a rest: with a warm-up they end within 40 ms on an H200, whose clock falls after 75 ms.
+const COLD: u32 = 3;
+/// Repeats with pauses.
+const RESTING: u32 = 25;
+/// Share of the time that calls with pauses are meant to take; the host adds to the pauses, and what came out is measured.
+const BUSY: f64 = 0.9;
+/// Exponents that a chip can have: leakage alone is below, a voltage that rises with the clock is within.
+const EXPONENTS: (f64, f64) = (1.5, 4.0);
+/// Power at rest over the limit of an H100 or H200 with 700 W, with kernels loaded: 120 W.
+const IDLE: f64 = 0.17;
+
+/// Times of one call in seconds, and how well they repeat.
+#[derive(Debug, Clone, PartialEq)]
+struct Times {
+    call: String,
+    sustained: (f64, f64),
+    cold: (f64, f64),
+    resting: (f64, f64),
+    /// Share of the time that was computed in with pauses.
+    busy: f64,
+}
+
+impl Session<'_> {
+    /// Measures the clock of a machine that has a power limit; others get no table.
+    pub(super) fn clock(&mut self, date: &str) -> Result<(), CalibrateError> {
+        let known = self.cluster.device.power.take();
+        if !self.machine.has_power_limit() {
+            return Ok(());
+        }
+        let Some(idle) = known.map(|power| power.idle).or_else(|| at_rest(&self.cluster.device.name)) else {
+            let name = &self.cluster.device.name;
+            self.notes
+                .push(format!("the power of a {name} at rest is not known: its clock was not measured"));
+            return Ok(());
+        };
+        let kernels = self.machine.kernels();
+        let largest = kernels.iter().map(|kernel| kernel.head_dim).max().unwrap_or(0);
+        let mut times: Vec<Times> = Vec::new();
+        for pass in [Pass::Forward, Pass::Backward] {
+            if let Some(kernel) = kernels.iter().find(|k| k.pass == pass && k.head_dim == largest) {
+                times.push(self.times(kernel)?);
+            }
+        }
+        if times.iter().any(|t| [t.sustained.0, t.cold.0, t.resting.0, t.busy].iter().any(|&x| x <= 0.0)) {
+            self.notes.push("calls of no measurable time: the clock was not measured".into());
+            return Ok(());
+        }
+        let (power, notes) = fitted(&times, idle, date);
+        self.notes.extend(notes);
+        self.keep_clock(power, &times);
+        Ok(())
+    }
+
+    fn times(&mut self, kernel: &MachineKernel) -> Result<Times, CalibrateError> {
+        let heads = self.machine.sizes().heads;
+        let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
+        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let ranks = self.machine.identity().devices;
+        let plan = probes::call(shape, kernel.pass, Pattern::Full, TOKENS, ranks);
+        let plan = plan.ok_or(CalibrateError::Sizes("clock"))?;
+        let call = format!("{} {dtype} {head_dim}", kernel.pass);
+        self.say(&format!("clock under load, {call}"))?;
+        let repeats = self.machine.sizes().repeats;
+        let sustained = self.machine.run_at(&plan, Duty::Sustained, repeats)?;
+        self.say(&format!("clock after a rest, {call}"))?;
+        let cold = self.machine.run_at(&plan, Duty::Cold, COLD)?;
+        self.say(&format!("clock with pauses, {call}"))?;
+        let pause = sustained.timeline.makespan.as_secs_f64() * (1.0 / BUSY - 1.0);
+        let pause = Duty::Resting(SimTime::from_secs_f64(pause));
+        let resting = self.machine.run_at(&plan, pause, RESTING)?;
+        let time = |runs: &Runs| (computing(&plan, runs), runs.spread());
+        Ok(Times {
+            call,
+            sustained: time(&sustained),
+            cold: time(&cold),
+            resting: time(&resting),
+            busy: resting.duty,
+        })
+    }
+
+    fn keep_clock(&mut self, power: Power, times: &[Times]) {
+        let mut points = Vec::new();
+        for t in times {
+            let mut point = |how: &str, (measured_s, spread): (f64, f64), speed: f64| {
+                let (probe, fitted_s) = (format!("{} {how}", t.call), t.sustained.0 / speed);
+                points.push(Point { probe, measured_s, fitted_s, spread });
+            };
+            point("after a rest", t.cold, power.boost);
+            let share = format!("busy for {:.1}% of the time", 100.0 * t.busy);
+            point(&share, t.resting, power.speed(t.busy.clamp(0.0, 1.0)));
+        }
+        let residuals = || points.iter().map(|p| (p.fitted_s / p.measured_s - 1.0).abs());
+        let residual = (residuals().map(|r| r * r).sum::<f64>() / points.len().max(1) as f64).sqrt();
+        let spread = median(points.iter().map(|p| p.spread).collect());
+        self.spreads.push(Uncertainty {
+            of: Quantity::Boost,
+            spread: spread.min(1.0),
+            residual: residual.min(1.0),
+            samples: points.len() as u32,
+        });
+        self.fits.push(FitReport {
+            what: "clock".into(),
+            constants: format!("boost {:.3}, exponent {:.2}", power.boost, power.exponent),
+            residual,
+            worst: residuals().fold(0.0, f64::max),
+            spread,
+            points,
+        });
+        self.cluster.device.power = Some(power);
+    }
+}
+
+/// The power at rest of a device by its name, where it is known.
+fn at_rest(device: &str) -> Option<f64> {
+    ["H100", "H200"].iter().any(|name| device.contains(name)).then_some(IDLE)
+}
+
+/// Time of the attention call.
+fn computing(plan: &Plan, runs: &Runs) -> f64 {
+    let kind = match plan.pass {
+        Pass::Forward => SpanKind::Attend,
+        Pass::Backward => SpanKind::AttendBackward,
+    };
+    of_kind(&runs.timeline, kind)
+}
+
+fn median(values: Vec<f64>) -> f64 {
+    if values.is_empty() { 0.0 } else { Data::new(values).median() }
+}
+
+/// The constants that `times` show, rounded to what they are known to, and what must be said of them.
+fn fitted(times: &[Times], idle: f64, date: &str) -> (Power, Vec<String>) {
+    let mut notes = Vec::new();
+    let measured = median(times.iter().map(|t| t.sustained.0 / t.cold.0).collect());
+    let boost = rounded(measured.clamp(1.0, 10.0), 1000.0);
+    if measured < 1.0 {
+        notes.push("clock: calls after a rest were slower than under load, so there is no boost".into());
+    }
+    // At the limit, speed^exponent = (1 - idle (1 - busy)) / busy.
+    let saved = |t: &Times| ((1.0 - idle * (1.0 - t.busy)) / t.busy).ln();
+    let gained = |t: &Times| (t.sustained.0 / t.resting.0).ln();
+    let sums = (times.iter().map(saved).sum::<f64>(), times.iter().map(gained).sum::<f64>());
+    let shown = if sums.1 > 0.0 { sums.0 / sums.1 } else { f64::INFINITY };
+    let exponent = rounded(shown.clamp(EXPONENTS.0, EXPONENTS.1), 100.0);
+    if !(EXPONENTS.0..=EXPONENTS.1).contains(&shown) {
+        let (low, high) = EXPONENTS;
+        notes.push(format!(
+            "clock: the exponent came out as {shown:.2}, beyond {low} to {high}: {exponent} is kept"
+        ));
+    }
+    if times.iter().any(|t| t.sustained.0 / t.resting.0 > 0.99 * boost) && boost > 1.0 {
+        notes
+            .push("clock: with pauses it was at its highest already, so the exponent is at most that".into());
+    }
+    let busy: Vec<String> = times.iter().map(|t| format!("{:.0}%", 100.0 * t.busy)).collect();
+    let source = format!(
+        "single calls after a rest, under load, and with pauses (busy for {} of the time), measured {date}; idle is assumed",
+        busy.join(" and ")
+    );
+    (Power { boost, idle, exponent, source }, notes)
+}
+
+fn rounded(value: f64, steps: f64) -> f64 {
+    (value * steps).round() / steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calibrate::{Calibrated, calibrate};
+    use crate::machine::{CpuMachine, Identity, LaunchCosts, Launching, Machine, MachineError, Sizes};
+    use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items};
+    use ringlab_sim::engine::{SimOptions, simulate};
+    use ringlab_sim::tiles::TileShape;
+
+    /// A simulated GPU under a power limit. It rests a little longer than it is told to.
+    struct Limited {
+        name: &'static str,
+        cluster: Cluster,
+        power: Power,
+    }
+
+    /// Share of the time that it is busy when it is to be so for nine tenths.
+    const REACHED: f64 = 0.88;
+
+    fn limited(name: &'static str, (boost, exponent): (f64, f64)) -> Limited {
+        let host = "[host]\nkernel_launch = \"3 us\"\ncopy_launch = \"3 us\"\nnccl_launch = \"9 us\"\nsource = \"test\"";
+        let preset = include_str!("../../../experiments/presets/clusters/hgx-h200.toml");
+        let mut cluster = Cluster::parse("test", &format!("{preset}\n{host}\n")).unwrap();
+        // Rates of calls: nothing but tiles.
+        for row in &mut cluster.kernels {
+            (row.prologue, row.epilogue) = (SimTime::ZERO, SimTime::ZERO);
+        }
+        Limited { name, cluster, power: Power { boost, idle: IDLE, exponent, source: "test".into() } }
+    }
+
+    impl Limited {
+        fn at_speed(&self, plan: &Plan, speed: f64, duty: f64) -> Runs {
+            let mut cluster = self.cluster.clone();
+            cluster.kernels.iter_mut().for_each(|row| row.rate.0 *= speed);
+            let timeline = simulate(plan, &cluster, &SimOptions::default()).unwrap();
+            Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 1.0, duty }
+        }
+    }
+
+    impl Machine for Limited {
+        fn identity(&self) -> Identity {
+            Identity { device: self.name.into(), devices: 1, versions: "1".into() }
+        }
+
+        fn kernels(&self) -> Vec<MachineKernel> {
+            let kernel = |pass| MachineKernel {
+                name: "test".into(),
+                head_dim: 128,
+                dtype: Dtype::Bf16,
+                pass,
+                tile: TileShape { q: 128, kv: 128 },
+                items: Items::QueryTiles,
+                grid: Grid::Persistent,
+                used_for: None,
+            };
+            vec![kernel(Pass::Forward), kernel(Pass::Backward)]
+        }
+
+        fn sizes(&self) -> Sizes {
+            Sizes { heads: 16, calls: vec![1 << 10, 1 << 11, 1 << 12], ..CpuMachine::new().sizes() }
+        }
+
+        fn takes(&self, _: &Plan) -> bool {
+            true
+        }
+
+        fn has_nccl(&self) -> bool {
+            false
+        }
+
+        fn has_fused(&self) -> bool {
+            false
+        }
+
+        fn has_virtual(&self) -> bool {
+            false
+        }
+
+        fn has_power_limit(&self) -> bool {
+            true
+        }
+
+        fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
+            Ok(self.at_speed(plan, 1.0, 1.0))
+        }
+
+        fn run_at(&mut self, plan: &Plan, duty: Duty, _: u32) -> Result<Runs, MachineError> {
+            Ok(match duty {
+                Duty::Sustained => self.at_speed(plan, 1.0, 1.0),
+                Duty::Cold => self.at_speed(plan, self.power.boost, 0.1),
+                Duty::Resting(_) => self.at_speed(plan, self.power.speed(REACHED), REACHED),
+            })
+        }
+
+        fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+            CpuMachine::new().launch_costs()
+        }
+    }
+
+    fn calibrated(mut machine: Limited) -> Calibrated {
+        let base = machine.cluster.clone();
+        calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap()
+    }
+
+    #[test]
+    fn a_clock_is_found_as_it_was_made() {
+        let found = calibrated(limited("NVIDIA H200", (1.127, 2.5)));
+        let power = found.cluster.device.power.clone().unwrap();
+        assert_eq!((power.boost, power.idle, power.exponent), (1.127, 0.17, 2.5));
+        assert!(power.source.contains("busy for 88% and 88% of the time"), "{}", power.source);
+        let fit = found.fits.iter().find(|fit| fit.what == "clock").unwrap();
+        assert_eq!(fit.points.len(), 4);
+        assert!(fit.worst < 1e-3, "{fit:?}");
+        let spreads = &found.cluster.calibration.as_ref().unwrap().spreads;
+        assert!(spreads.iter().any(|s| s.of == Quantity::Boost && s.samples == 4));
+        assert_eq!(Cluster::parse("again", &found.cluster.to_toml()).unwrap(), found.cluster);
+        assert!(!found.notes.iter().any(|note| note.contains("clock")), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn what_cannot_be_is_clamped_and_said() {
+        for (made, kept) in [(1.2, 1.5), (8.0, 4.0)] {
+            let found = calibrated(limited("NVIDIA H100", (1.3, made)));
+            assert_eq!(found.cluster.device.power.unwrap().exponent, kept);
+            let said = format!("{kept} is kept");
+            assert!(found.notes.iter().any(|note| note.contains(&said)), "{:?}", found.notes);
+        }
+        let found = calibrated(limited("NVIDIA H200", (1.03, 2.0)));
+        assert!(found.notes.iter().any(|note| note.contains("at its highest already")), "{:?}", found.notes);
+        let unknown = calibrated(limited("Difference Engine", (1.1, 2.5)));
+        assert_eq!(unknown.cluster.device.power, None);
+        assert!(
+            unknown.notes.iter().any(|note| note.contains("its clock was not measured")),
+            "{:?}",
+            unknown.notes
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! A clock that a power limit sets.
+
+use serde::Serialize;
+
+/// How fast a device computes that is not busy all the time. Kernel rates are those of sustained load: at `busy` = 1 the
+/// mean power is the limit, and what idle time saves the clock may spend.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Power {
+    /// Rate after a rest, when the clock is at its highest, over the rate of sustained load: 1 or more.
+    pub boost: f64,
+    /// Power at rest over the limit: from 0 to less than 1.
+    pub idle: f64,
+    /// Power while computing goes with the rate to this power: 1 or more.
+    pub exponent: f64,
+    /// Where these figures come from.
+    pub source: String,
+}
+
+impl Power {
+    /// Rate over that of sustained load at which a device that computes for a share `busy` of the time (0 to 1) takes
+    /// its limit in the mean: `min(boost, ((1 - idle (1 - busy)) / busy)^(1/exponent))`.
+    pub fn speed(&self, busy: f64) -> f64 {
+        let computing = (1.0 - self.idle * (1.0 - busy)) / busy;
+        libm::pow(computing, 1.0 / self.exponent).min(self.boost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cluster, Quantity, test_text};
+    use super::*;
+
+    fn h200() -> Power {
+        Power { boost: 1.127, idle: 120.0 / 700.0, exponent: 2.5, source: "measured".into() }
+    }
+
+    #[test]
+    fn speeds_are_those_of_the_closed_form() {
+        // (0.98286 / 0.9)^0.4 and (0.94857 / 0.7)^0.4 = 1.1293, above the boost.
+        assert!((h200().speed(0.9) - 1.0359).abs() < 5e-5, "{}", h200().speed(0.9));
+        assert_eq!(h200().speed(0.7), 1.127);
+        assert_eq!(h200().speed(0.0), 1.127);
+        // 0.8 of the time at a fourth more power, nothing at rest: the root of 5/4.
+        let square = Power { boost: 2.0, idle: 0.0, exponent: 2.0, ..h200() };
+        assert!((square.speed(0.8) - 1.25_f64.sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_device_that_never_rests_is_as_fast_as_calibrated() {
+        assert_eq!(h200().speed(1.0), 1.0);
+        assert_eq!(Power { boost: 1.0, ..h200() }.speed(0.3), 1.0);
+    }
+
+    #[test]
+    fn mean_power_is_the_limit_below_the_boost() {
+        let power = Power { boost: 10.0, ..h200() };
+        for busy in [0.05, 0.3, 0.77, 0.99] {
+            let computing = power.speed(busy).powf(power.exponent);
+            assert!((busy * computing + (1.0 - busy) * power.idle - 1.0).abs() < 1e-12, "{busy}");
+        }
+    }
+    /// A cluster with this table, and what follows it.
+    fn text(power: &str, more: &str) -> String {
+        test_text(&format!("[device.power]\n{power}\nsource = \"measured\"\n{more}"))
+    }
+
+    const H200: &str = "boost = 1.127\nidle = 0.17\nexponent = 2.5";
+
+    #[test]
+    fn a_power_limit_reads_back_as_it_was_written() {
+        let cluster = Cluster::parse("test", &text(H200, "")).unwrap();
+        assert_eq!(cluster.device.power, Some(Power { idle: 0.17, ..h200() }));
+        assert_eq!(Cluster::parse("again", &cluster.to_toml()).unwrap(), cluster);
+        let paths: Vec<String> = cluster.assumptions().into_iter().map(|a| a.path).collect();
+        assert!(paths.contains(&"device.power.boost".to_owned()), "{paths:?}");
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_is_refused_where_it_stands() {
+        for (from, to, place) in [
+            ("boost = 1.127", "boost = 0.99", "a number from 1 to 10"),
+            ("idle = 0.17", "idle = 1.0", "no power to compute with"),
+            ("idle = 0.17", "idle = -0.1", "a number from 0 to 1"),
+            ("exponent = 2.5", "exponent = 0.5", "a number from 1 to 10"),
+            ("exponent = 2.5", "exponent = \"2.5\"", "a number from 1 to 10"),
+            ("idle = 0.17\n", "", "missing `device.power.idle`"),
+            ("idle", "idel", "unknown key"),
+        ] {
+            let text = text(&H200.replacen(from, to, 1), "");
+            let error = Cluster::parse("c.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(place), "{error}");
+            let written = if to.is_empty() { "[device.power]" } else { to };
+            let line = text.lines().position(|line| line.starts_with(written)).unwrap() + 1;
+            assert!(error.contains(&format!("c.toml:{line}:")), "{error} is not in line {line}");
+        }
+    }
+
+    #[test]
+    fn a_boost_is_as_uncertain_as_its_calibration_says() {
+        let calibration = "[calibration]\ndevice = \"H200\"\ndevices = 1\nversions = \"1\"\ndate = \"2026-11-30\"\n\
+                           spreads = [{ of = \"device.power.boost\", spread = 0.1, residual = 0.0, samples = 2 }]";
+        let cluster = Cluster::parse("test", &text(H200, calibration)).unwrap();
+        let boost = |factor| cluster.scaled(Quantity::Boost, factor).device.power.unwrap().boost;
+        assert!((boost(1.1) - 1.2397).abs() < 1e-12);
+        assert_eq!(boost(0.5), 1.0, "never slower than under sustained load");
+        let error = Cluster::parse("test", &test_text(calibration)).unwrap_err().to_string();
+        assert!(error.contains("add the section [device.power]"), "{error}");
+    }
+}

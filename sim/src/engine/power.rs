@@ -1,0 +1,98 @@
+//! Clocks under a power limit: how fast a rank computes follows from how busy it is, and that from how fast all compute.
+//!
+//! Each run of a plan gives every rank's busy share, the part of the makespan in which its compute lane works, and
+//! [`Power::speed`] the speeds of the next run. Communication that nothing hides damps this: a faster rank is less
+//! busy, and faster again, by about 0.4 of the step before. After two steps the limit is therefore extrapolated by
+//! Aitken's delta-squared, and one more run corrects it.
+//!
+//! One busy share stands for a whole pass, as if it were repeated for ever: what the limiter does within its averaging
+//! time, about a second, is not modelled.
+
+use super::{Done, Machine, Recorder, SimError, run};
+use crate::config::cluster::Power;
+use crate::plan::Plan;
+use crate::units::SimTime;
+
+/// How the devices were loaded before the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Load {
+    /// By the same plan, again and again: the power limit sets the clock.
+    #[default]
+    Sustained,
+    /// Not at all: the clock is at its highest, as in the first 75 ms after a rest.
+    Cold,
+}
+
+/// A step of all speeds that ends the search.
+const TOLERANCE: f64 = 1e-4;
+/// Runs before the one that counts.
+const PROBES: usize = 3;
+
+/// Finds the speeds at which the machine's ranks run `plan`.
+pub(super) fn settle(plan: &Plan, machine: &mut Machine) -> Result<(), SimError> {
+    machine.speeds.clear();
+    let Some(power) = machine.power.clone() else { return Ok(()) };
+    let ranks = plan.ranks() as usize;
+    if machine.options.load == Load::Cold {
+        machine.speeds.resize(ranks, power.boost);
+        return Ok(());
+    }
+    machine.speeds.resize(ranks, 1.0);
+    let mut before: Option<Vec<f64>> = None;
+    for _ in 0..PROBES {
+        let next = probe(plan, machine, &power)?;
+        let old = std::mem::replace(&mut machine.speeds, next);
+        if old.iter().zip(&machine.speeds).all(|(a, b)| (a - b).abs() <= TOLERANCE) {
+            break;
+        }
+        match before.take() {
+            None => before = Some(old),
+            Some(older) => {
+                for (speed, (a, b)) in machine.speeds.iter_mut().zip(older.into_iter().zip(old)) {
+                    *speed = limit(a, b, *speed).clamp(1.0, power.boost);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs `plan` at the present speeds; returns those that its busy shares allow.
+fn probe(plan: &Plan, machine: &mut Machine, power: &Power) -> Result<Vec<f64>, SimError> {
+    let mut busy = Busy(vec![SimTime::ZERO; plan.ranks() as usize]);
+    let makespan = run(plan, machine, &mut busy, None)?;
+    let share = |t: &SimTime| if makespan == SimTime::ZERO { 0.0 } else { t.0 as f64 / makespan.0 as f64 };
+    Ok(busy.0.iter().map(|t| power.speed(share(t).min(1.0))).collect())
+}
+
+/// Where three steps of a geometric approach lead; the last of them if they do not approach anything.
+fn limit(first: f64, second: f64, third: f64) -> f64 {
+    let (step, next) = (second - first, third - second);
+    if next.abs() < step.abs() { third + next * next / (step - next) } else { third }
+}
+
+/// Adds up the time of each rank's compute lane.
+struct Busy(Vec<SimTime>);
+
+impl Recorder for Busy {
+    fn record(&mut self, done: Done) {
+        if done.lane.is_compute() {
+            self.0[done.rank as usize] += done.end.saturating_sub(done.start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_geometric_approach_ends_at_its_limit() {
+        // 1.2 - 0.2 x 0.4^n.
+        assert!((limit(1.0, 1.12, 1.168) - 1.2).abs() < 1e-12);
+        // From both sides in turn: 1.1 + 0.1 x (-1/2)^n.
+        assert!((limit(1.2, 1.05, 1.125) - 1.1).abs() < 1e-12);
+        assert_eq!(limit(1.0, 1.1, 1.1), 1.1);
+        assert_eq!(limit(1.0, 1.0, 1.1), 1.1);
+    }
+}

@@ -1,0 +1,134 @@
+//! Clocks under a power limit, against closed forms.
+
+use ringlab_sim::config::cluster::{Cluster, Power};
+use ringlab_sim::disturb::{Disturbance, Straggler};
+use ringlab_sim::engine::{Discard, Done, Load, Machine, SimError, SimOptions, simulate_with};
+use ringlab_sim::mask::Pattern;
+use ringlab_sim::metrics::Metrics;
+use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::{Pass, Problem};
+use ringlab_sim::schedule::{Options, Schedule};
+use ringlab_sim::units::SimTime;
+
+use crate::support;
+
+/// Queries of a rank: one call takes as many picoseconds as it has pairs of one head.
+const CHUNK: u64 = 1 << 10;
+const CALL: u64 = CHUNK * CHUNK;
+
+fn limited(ranks: u32, power: (f64, f64, f64)) -> Cluster {
+    let mut cluster = support::ideal(ranks);
+    let (boost, idle, exponent) = power;
+    cluster.device.power = Some(Power { boost, idle, exponent, source: "test".into() });
+    cluster
+}
+
+fn ring(pattern: Pattern, ranks: u32) -> Plan {
+    let problem = support::causal(CHUNK * u64::from(ranks), support::shape(1, support::HEAD_DIM));
+    support::build(Schedule::Ring, &Problem { pattern, ..problem }, ranks, &Options::new(Pass::Forward))
+}
+
+fn machine(cluster: &Cluster, ranks: u32) -> Machine {
+    Machine::new(cluster, ranks, &SimOptions::default()).unwrap()
+}
+
+fn assert_near(found: f64, expected: f64, tolerance: f64) {
+    assert!((found / expected - 1.0).abs() < tolerance, "{found} for {expected}");
+}
+
+#[test]
+fn ranks_that_never_rest_take_as_long_as_without_a_limit() {
+    for ranks in [1, 2, 5] {
+        let mut machine = machine(&limited(ranks, (1.127, 0.17, 2.5)), ranks);
+        let time = simulate_with(&ring(Pattern::Full, ranks), &mut machine, &mut Discard).unwrap();
+        assert_eq!(time, SimTime(u64::from(ranks) * CALL));
+        assert_eq!(machine.speeds(), vec![1.0; ranks as usize]);
+    }
+}
+
+#[test]
+fn each_rank_has_its_own_clock() {
+    // Under a causal mask rank 0 computes a diagonal, and rank 1 a full block more, without a pause.
+    let mut machine = machine(&limited(2, (1.25, 0.0, 2.0)), 2);
+    let timeline = machine.timeline(&ring(Pattern::Causal, 2)).unwrap();
+    let diagonal = CHUNK * (CHUNK + 1) / 2;
+    assert_eq!(timeline.makespan, SimTime(CALL + diagonal));
+    assert_eq!(machine.speeds(), [1.25, 1.0]);
+    let first = timeline.spans.iter().find(|s| s.rank == 0 && s.flops > 0.0).unwrap();
+    assert_eq!(first.duration(), SimTime((diagonal as f64 / 1.25).round() as u64));
+}
+
+/// Two ranks compute, wait for keys that take longer than the first call, and compute again: `T = L + W/c`,
+/// `d = 2 W / (c T)`. At the power limit `c^2 d = 1 - idle (1 - d)`, so with idle = 0.2 a speed of c = 1.1 has
+/// d = 0.8 / 1.01, and needs L = (2/d - 1) W/c.
+#[test]
+fn speed_and_busy_share_agree_where_transfers_are_exposed() {
+    let speed = 1.1;
+    let share = 0.8 / (speed * speed - 0.2);
+    let call = CALL as f64 / speed;
+    let latency = (2.0 / share - 1.0) * call;
+    let mut cluster = limited(2, (2.0, 0.2, 2.0));
+    cluster.fabric.copy.latency = SimTime(latency.round() as u64);
+
+    let plan = ring(Pattern::Full, 2);
+    let mut machine = machine(&cluster, 2);
+    let timeline = machine.timeline(&plan).unwrap();
+    assert_near(timeline.makespan.0 as f64, latency + call, 1e-4);
+    for &found in machine.speeds() {
+        assert_near(found, speed, 2e-4);
+    }
+    for rank in Metrics::of(&plan, &timeline).ranks {
+        assert_near(rank.busy.0 as f64 / timeline.makespan.0 as f64, share, 4e-4);
+    }
+}
+
+#[test]
+fn what_records_is_told_once_and_hears_what_others_measure() {
+    let mut cluster = limited(2, (1.127, 0.17, 2.5));
+    cluster.fabric.copy.latency = SimTime(3 * CALL);
+    let plan = ring(Pattern::Full, 2);
+    let mut machine = machine(&cluster, 2);
+    let mut done: Vec<Done> = Vec::new();
+    let told = simulate_with(&plan, &mut machine, &mut done).unwrap();
+    assert_eq!(done.len(), plan.op_count());
+    assert_eq!(done.iter().map(|d| d.end).max(), Some(told));
+    assert_eq!(simulate_with(&plan, &mut machine, &mut Discard).unwrap(), told);
+    assert_eq!(machine.timeline(&plan).unwrap().makespan, told);
+    // Busy for about half the time: 2 W of 4 W.
+    assert_eq!(told, SimTime(3 * CALL + (CALL as f64 / 1.127).round() as u64));
+}
+
+#[test]
+fn a_straggler_is_slow_beside_its_own_clock() {
+    let mut machine = machine(&limited(2, (1.2, 0.0, 1.0)), 2);
+    let straggler: Straggler = "1:1.5".parse().unwrap();
+    let disturbance = Disturbance { stragglers: vec![straggler], ..Disturbance::default() };
+    machine.disturb(Some(disturbance.draw(2, 0, 0).unwrap())).unwrap();
+    let time = simulate_with(&ring(Pattern::Full, 2), &mut machine, &mut Discard).unwrap();
+    // It never rests; the other one, busy for two thirds or less, is at its boost.
+    assert_eq!(time, SimTime(3 * CALL));
+    assert_eq!(machine.speeds(), [1.2, 1.0]);
+}
+
+#[test]
+fn a_cold_clock_is_the_highest_whatever_the_busy_share() {
+    let options = SimOptions { load: Load::Cold, ..SimOptions::default() };
+    let plan = ring(Pattern::Full, 2);
+    let mut machine = Machine::new(&limited(2, (1.25, 0.17, 2.5)), 2, &options).unwrap();
+    let time = simulate_with(&plan, &mut machine, &mut Discard).unwrap();
+    assert_eq!(time, SimTime(2 * (CALL as f64 / 1.25).round() as u64));
+
+    let error = Machine::new(&support::ideal(2), 2, &options).unwrap_err();
+    assert_eq!(error, SimError::NoPower { cluster: "ideal".into() });
+}
+
+#[test]
+fn measured_computations_keep_their_clock() {
+    let (plain, mut limited) = (support::ideal(2), limited(2, (1.25, 0.17, 2.5)));
+    limited.fabric.copy.latency = SimTime(3 * CALL);
+    let plan = ring(Pattern::Full, 2);
+    let measured = machine(&plain, 2).timeline(&plan).unwrap();
+    let mut machine = machine(&limited, 2);
+    machine.timeline(&plan).unwrap();
+    assert_eq!(machine.replay(&plan, &measured).unwrap().makespan, SimTime(4 * CALL));
+}
