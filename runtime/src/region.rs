@@ -1,5 +1,7 @@
 //! Which tokens and heads a piece of memory holds, and where inside another piece they lie.
 
+use std::cmp::Ordering;
+
 use ringlab_sim::layout::Layout;
 use ringlab_sim::plan::{Block, Heads, Slots};
 
@@ -85,15 +87,11 @@ impl Spread {
         for (i, part) in parts.iter().enumerate() {
             let (mut at, mut index) = (0, 0);
             while let (Some(&wanted), Some(&position)) = (whole.tokens.get(at), part.tokens.get(index)) {
-                if position < wanted {
-                    index = reach(&part.tokens, index, wanted);
-                } else if wanted < position {
-                    at = reach(&whole.tokens, at, position);
-                } else {
-                    if found[at].replace((i, index)).is_some() {
-                        return None;
-                    }
-                    (at, index) = (at + 1, index + 1);
+                match position.cmp(&wanted) {
+                    Ordering::Less => index = reach(&part.tokens, index, wanted),
+                    Ordering::Greater => at = reach(&whole.tokens, at, position),
+                    Ordering::Equal if found[at].replace((i, index)).is_some() => return None,
+                    Ordering::Equal => (at, index) = (at + 1, index + 1),
                 }
             }
         }
