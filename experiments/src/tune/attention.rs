@@ -117,13 +117,21 @@ mod tests {
     use crate::presets;
     use crate::tune::Costed;
     use crate::tune::space::Space;
+    use ringlab_sim::config::cluster::Power;
 
-    /// On links that are slow, fast and free: the bound of every candidate is at most what it takes.
+    /// On links that are slow, fast and free, with a clock that may rise and without: the bound of every candidate is at most what it takes.
     #[test]
     fn nothing_undercuts_its_bound() {
         let model = presets::model("llama-8h").unwrap();
-        for (name, seq) in [("h100-2x4-rail", 24 << 10), ("pcie-8x-a100", 16_000), ("ideal", 8 << 10)] {
+        let power = Power { boost: 1.5, idle: 0.17, exponent: 1.0, source: "test".into() };
+        for (name, seq, power) in [
+            ("h100-2x4-rail", 24 << 10, None),
+            ("pcie-8x-a100", 16_000, None),
+            ("pcie-8x-a100", 16_000, Some(power)),
+            ("ideal", 8 << 10, None),
+        ] {
             let mut cluster = presets::cluster(name).unwrap();
+            cluster.device.power = power;
             cluster.gpus_per_node = cluster.gpus_per_node.min(8);
             let job = Job { model: model.clone(), cluster, seq, sequences: 8, space: Space::default() };
             let candidates = job.candidates();
