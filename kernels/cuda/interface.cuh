@@ -75,6 +75,11 @@ struct BackwardArgs {
     float* dq; Strides dq_stride; float* dk; float* dv; Strides dkv_stride;
     int deterministic;               // 1: dq contributions are added in key-tile order
     int start_dkv;
+    // Hopper path. A work item is a key tile with so many query heads: all that share its kv head, or one. Items from
+    // whole_items on are cut into last_parts parts by their query tiles: none in deterministic mode, and only where each
+    // key tile has as many query tiles, last_parts at least.
+    int heads_per_item, whole_items, last_parts;
+    int* started;                    // [items - whole_items][8], zeroed: whether warps of a first part have written dk and dv
     int* dq_turn;                    // [batch][heads][q tiles], zeroed: whose turn it is in deterministic mode
     int* work_counter;               // zeroed before launch
     int* error; u64 spin_limit;      // as in ForwardArgs

@@ -14,6 +14,7 @@ mod long;
 mod mask;
 mod random;
 mod ranks;
+mod rounds;
 mod setup;
 mod special;
 pub mod sustain;

@@ -3,6 +3,7 @@
 
 pub mod abi;
 pub mod gpu;
+mod items;
 pub mod lab;
 pub mod reference;
 pub mod source;

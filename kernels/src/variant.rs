@@ -100,6 +100,24 @@ pub enum KeyTile {
     Narrow,
 }
 
+impl KeyTile {
+    /// Queries and keys of the tiles by whose visits a launch is judged: those of the narrow kernel.
+    pub const JUDGED: usize = 128;
+    /// Launches over at least so many keys are wide.
+    pub const MIN_KEYS: usize = 32 << 10;
+    /// Launches with this share of their tiles visited, or more, are wide as well, as numerator and denominator...
+    pub const VISITED: (usize, usize) = (9, 10);
+    /// ...if they have more keys than this: the last tile of 176 would be mostly padding.
+    pub const ABOVE_KEYS: usize = 2 << 10;
+
+    /// For a launch over `keys` keys in all of its segments, which visits `visited` of `all` tiles.
+    pub fn choose(keys: usize, visited: usize, all: usize) -> Self {
+        let (numerator, denominator) = Self::VISITED;
+        let is_dense = keys > Self::ABOVE_KEYS && visited * denominator >= all * numerator;
+        if keys >= Self::MIN_KEYS || is_dense { Self::Wide } else { Self::Narrow }
+    }
+}
+
 /// How many CTAs a launch has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grid {
@@ -197,7 +215,15 @@ impl Step {
         [Self::Preprocess, Self::Convert, Self::Merge, Self::Finalise, Self::Add, Self::AddRounded];
 }
 
+/// The constant of a Hopper backward that can cut the items of its last round.
+pub(crate) const SPLIT_LAST: &str = "SPLIT_LAST";
+
 impl Kernel {
+    /// Whether it can cut items beyond whole rounds of the multiprocessors into parts.
+    pub(crate) fn cuts_last_items(&self) -> bool {
+        self.defines.iter().any(|define| define == SPLIT_LAST)
+    }
+
     /// The forward kernel of a target.
     pub fn forward(target: Target, dtype: Dtype, head_dim: HeadDim, key_tile: KeyTile) -> Self {
         match target.path {
@@ -293,6 +319,10 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
         HeadDim::D64 => 128,
         HeadDim::D128 => 64,
     };
+    let mut kernel = Kernel::base("hopper-backward", dtype, head_dim);
+    if head_dim == HeadDim::D128 {
+        kernel.defines.push(SPLIT_LAST.into());
+    }
     Kernel {
         source: "hopper/bwd_kernel.cu",
         entry: "attention_backward",
@@ -302,7 +332,7 @@ fn hopper_backward(dtype: Dtype, head_dim: HeadDim) -> Kernel {
         shared: SharedMemory::Symbol("backward_shared_bytes"),
         grid: Grid::Persistent,
         boxes: Some(Boxes { axes: MapAxes::HeadToken, q: tile_q, kv: 128, dq: 64 }),
-        ..Kernel::base("hopper-backward", dtype, head_dim)
+        ..kernel
     }
 }
 

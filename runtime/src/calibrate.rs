@@ -5,9 +5,13 @@
 //! latency and bandwidth. Every constant comes with the spread of its repeats and the residual of its fit.
 
 mod attention;
+mod beside;
 mod clock;
 pub mod fit;
+mod memory;
 pub mod probes;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Uncertainty};
@@ -129,11 +133,15 @@ pub fn calibrate(
         Session { machine, cluster, fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress };
     session.launches(date)?;
     session.kernels(date)?;
+    session.memory(date)?;
     session.clock(date)?;
     if identity.devices > 1 {
         session.transfers(Transport::CopyEngine, date)?;
         if session.machine.has_nccl() {
             session.transfers(Transport::Nccl, date)?;
+        }
+        if session.machine.has_overlap() {
+            session.interference(date)?;
         }
     } else {
         session.notes.push("one device: links stay as in the base cluster, unmeasured".into());
@@ -214,7 +222,13 @@ impl Session<'_> {
 
     fn set_kernel(&mut self, row: KernelRow) {
         let rows = &mut self.cluster.kernels;
-        rows.retain(|known| known.title() != row.title());
+        let same = |known: &KernelRow| {
+            (known.pass, known.dtype, known.head_dim) == (row.pass, row.dtype, row.head_dim)
+        };
+        // A row with a condition follows the one for all other calls, and goes with it.
+        if row.used_for.is_none() {
+            rows.retain(|known| !same(known));
+        }
         rows.push(row);
     }
 }

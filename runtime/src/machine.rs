@@ -2,8 +2,9 @@
 
 mod cpu;
 mod gpu;
+mod rows;
 
-use ringlab_sim::config::cluster::{Cluster, Grid, Items};
+use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass, Problem};
@@ -55,7 +56,7 @@ impl Identity {
 }
 
 /// An attention kernel of a machine, as the cost model sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MachineKernel {
     /// Implementation.
     pub name: String,
@@ -71,6 +72,8 @@ pub struct MachineKernel {
     pub items: Items,
     /// How its work items reach the SMs.
     pub grid: Grid,
+    /// The calls that it is launched for; without it, all that no other kernel takes.
+    pub used_for: Option<KernelUse>,
 }
 
 /// Time of the host for each call that it makes.
@@ -197,6 +200,11 @@ pub trait Machine {
     /// Whether messages can also go by NCCL.
     fn has_nccl(&self) -> bool;
 
+    /// Whether transfers move beside attention calls without the processor's help.
+    fn has_overlap(&self) -> bool {
+        true
+    }
+
     /// Whether calls can be fused.
     fn has_fused(&self) -> bool;
 
@@ -257,7 +265,7 @@ const PERIOD: u64 = 1 << 10;
 /// Random inputs of the plan's size, which repeat every [`PERIOD`] tokens: times do not depend on it, and long sequences
 /// need not be drawn number by number. What a backward gets as its forward's result is random too, with an lse that keeps
 /// the weights as small as real ones.
-fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
+pub(crate) fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
     let documents = plan.layout.documents();
     let tokens = documents.tokens() - documents.padding();
     let stored = tokens.min(PERIOD);

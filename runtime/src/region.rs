@@ -45,7 +45,7 @@ impl Region {
         let head = self.head_of(inner.heads)?;
         let mut at = 0;
         let tokens = inner.tokens.iter().map(|&position| {
-            at += self.tokens[at..].partition_point(|&p| p < position);
+            at = reach(&self.tokens, at, position);
             self.tokens.get(at).filter(|&&p| p == position).map(|_| at)
         });
         Some(Placement { tokens: tokens.collect::<Option<_>>()?, head })
@@ -56,6 +56,17 @@ impl Region {
         let first = heads.first.checked_sub(self.heads.first)?;
         (first + heads.count <= self.heads.count).then_some(first as usize)
     }
+}
+
+/// The first index from `at` on whose token is not before `position`: takes time with the logarithm of the distance.
+fn reach(tokens: &[u64], at: usize, position: u64) -> usize {
+    let rest = tokens.get(at..).unwrap_or_default();
+    let mut step = 1;
+    while rest.get(step - 1).is_some_and(|&token| token < position) {
+        step *= 2;
+    }
+    let (from, to) = (step / 2, rest.len().min(step));
+    at + from + rest[from..to].partition_point(|&token| token < position)
 }
 
 /// Where a region lies that is spread over several parts.
@@ -72,11 +83,17 @@ impl Spread {
     pub fn find(whole: &Region, parts: &[&Region]) -> Option<Self> {
         let mut found: Vec<Option<(usize, usize)>> = vec![None; whole.tokens.len()];
         for (i, part) in parts.iter().enumerate() {
-            let mut at = 0;
-            for (index, &position) in part.tokens.iter().enumerate() {
-                at += whole.tokens[at..].partition_point(|&p| p < position);
-                if whole.tokens.get(at) == Some(&position) && found[at].replace((i, index)).is_some() {
-                    return None;
+            let (mut at, mut index) = (0, 0);
+            while let (Some(&wanted), Some(&position)) = (whole.tokens.get(at), part.tokens.get(index)) {
+                if position < wanted {
+                    index = reach(&part.tokens, index, wanted);
+                } else if wanted < position {
+                    at = reach(&whole.tokens, at, position);
+                } else {
+                    if found[at].replace((i, index)).is_some() {
+                        return None;
+                    }
+                    (at, index) = (at + 1, index + 1);
                 }
             }
         }
@@ -102,6 +119,18 @@ mod tests {
         assert_eq!(outer.locate(&heads(3, 3)), Some(Placement { tokens: vec![2], head: 1 }));
         assert_eq!(outer.locate(&heads(1, 2)), None);
         assert_eq!(outer.locate(&heads(4, 3)), None);
+    }
+
+    #[test]
+    fn reaching_skips_what_lies_before() {
+        let tokens: Vec<u64> = (0..50).map(|i| 3 * i).collect();
+        for at in 0..=50 {
+            for position in 0..160 {
+                let expected = (at..50).find(|&i| tokens[i] >= position).unwrap_or(50.max(at));
+                assert_eq!(reach(&tokens, at, position), expected, "{position} from {at}");
+            }
+        }
+        assert_eq!(reach(&[], 0, 5), 0);
     }
 
     #[test]

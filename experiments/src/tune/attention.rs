@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use ringlab_sim::bound;
+use ringlab_sim::config::cluster::KernelRow;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::attention::{self, AttentionTime};
@@ -92,9 +93,12 @@ fn least_compute(job: &Job, training: &Training, pass: Pass) -> SimTime {
     let Ok(kernel) = job.cluster.kernel(shape.head_dim, shape.dtype, pass) else { return SimTime::ZERO };
     let heads = f64::from(shape.heads) * f64::from(shape.batch);
     let pairs = busiest_pairs(training) * heads;
-    let flops = pairs * pass.flops_per_pair(kernel.head_dim) as f64 * kernel.partial_tile_cost.min(1.0);
+    let flops = pairs * pass.flops_per_pair(kernel.head_dim) as f64;
+    // Of two kernels the faster one may take all calls.
+    let seconds = |row: &KernelRow| flops * row.partial_tile_cost.min(1.0) / row.rate.0;
     let boost = job.cluster.device.power.as_ref().map_or(1.0, |power| power.boost);
-    let seconds = flops / (kernel.rate.0 * boost);
+    let seconds =
+        job.cluster.conditional_kernel(kernel).map_or(f64::INFINITY, seconds).min(seconds(kernel)) / boost;
     // A little less, so that no rounding lifts it above what is simulated.
     SimTime((seconds * (1.0 - 1e-9) * 1e12) as u64)
 }
@@ -117,21 +121,38 @@ mod tests {
     use crate::presets;
     use crate::tune::Costed;
     use crate::tune::space::Space;
-    use ringlab_sim::config::cluster::Power;
+    use ringlab_sim::config::cluster::{Cluster, KernelUse, Power};
+    use ringlab_sim::problem::Dtype;
 
-    /// On links that are slow, fast and free, with a clock that may rise and without: the bound of every candidate is at most what it takes.
+    /// A second kernel that takes all forward calls, in half the time.
+    fn add_faster_kernel(cluster: &mut Cluster) {
+        let mut faster = cluster.kernel(128, Dtype::Bf16, Pass::Forward).unwrap().clone();
+        faster.rate.0 *= 2.0;
+        faster.used_for = Some(KernelUse { min_keys: 1, or_visited: 1.0, above_keys: 0 });
+        cluster.kernels.push(faster);
+    }
+
+    /// A clock that rises where devices rest.
+    fn add_power_limit(cluster: &mut Cluster) {
+        cluster.device.power = Some(Power { boost: 1.5, idle: 0.17, exponent: 1.0, source: "test".into() });
+    }
+
+    /// On links that are slow, fast and free, with two kernels, and with a clock that rises: the bound of every candidate is
+    /// at most what it takes.
     #[test]
     fn nothing_undercuts_its_bound() {
         let model = presets::model("llama-8h").unwrap();
-        let power = Power { boost: 1.5, idle: 0.17, exponent: 1.0, source: "test".into() };
-        for (name, seq, power) in [
-            ("h100-2x4-rail", 24 << 10, None),
-            ("pcie-8x-a100", 16_000, None),
-            ("pcie-8x-a100", 16_000, Some(power)),
-            ("ideal", 8 << 10, None),
-        ] {
+        let as_it_is = |_: &mut Cluster| ();
+        let changes: [(&str, u64, fn(&mut Cluster)); 5] = [
+            ("h100-2x4-rail", 24 << 10, as_it_is),
+            ("pcie-8x-a100", 16_000, as_it_is),
+            ("pcie-8x-a100", 16_000, add_power_limit),
+            ("ideal", 8 << 10, as_it_is),
+            ("ideal", 8 << 10, add_faster_kernel),
+        ];
+        for (name, seq, change) in changes {
             let mut cluster = presets::cluster(name).unwrap();
-            cluster.device.power = power;
+            change(&mut cluster);
             cluster.gpus_per_node = cluster.gpus_per_node.min(8);
             let job = Job { model: model.clone(), cluster, seq, sequences: 8, space: Space::default() };
             let candidates = job.candidates();

@@ -49,6 +49,45 @@ fn clusters_are_what_the_reader_takes() {
     }
 }
 
+/// No preset has them: two kernels for one head dimension, and what transfers and calls cost each other.
+#[test]
+fn constants_of_measured_clusters_are_what_the_reader_takes() {
+    let validator = validator("cluster");
+    let mut good = value(&presets::cluster_text("hgx-h200").unwrap());
+    let mut wide = good["kernels"][2].clone();
+    wide["use"] = json!({ "min_keys": 32768, "or_visited": 0.9, "above_keys": 2048 });
+    wide["grid"] = json!("persistent-queue");
+    good["kernels"].as_array_mut().unwrap().push(wide);
+    good["device"]["reached"]["call"] = json!("2.5 us");
+    for transport in ["copy", "nccl"] {
+        good["fabric"][transport]["slows_calls"] = json!(0.05);
+        good["fabric"][transport]["slowed_by_calls"] = json!(0.99);
+    }
+    let reads = |cluster: &Value| Cluster::parse("c", &toml_text(cluster)).is_ok();
+    assert_valid(&validator, "measured", &good);
+    assert!(reads(&good));
+    let last = good["kernels"].as_array().unwrap().len() - 1;
+    for (at, key, bad) in [
+        (format!("/kernels/{last}/use"), "min_keys", json!(0)),
+        (format!("/kernels/{last}/use"), "or_visited", json!(1.5)),
+        (format!("/kernels/{last}/use"), "above_keys", json!("2Ki")),
+        (format!("/kernels/{last}/use"), "tile", json!(128)),
+        (format!("/kernels/{last}"), "use", json!(true)),
+        (format!("/kernels/{last}"), "grid", json!("queue")),
+        ("/device/reached".into(), "call", json!(2.5)),
+        ("/fabric/copy".into(), "slows_calls", json!(1.0)),
+        ("/fabric/nccl".into(), "slowed_by_calls", json!(-0.1)),
+    ] {
+        let mut cluster = good.clone();
+        cluster.pointer_mut(&at).unwrap()[key] = bad;
+        assert!(!validator.is_valid(&cluster) && !reads(&cluster), "{at}/{key}");
+    }
+    for key in ["min_keys", "or_visited", "above_keys"] {
+        let cluster = without(&good, &format!("/kernels/{last}/use"), key);
+        assert!(!validator.is_valid(&cluster) && !reads(&cluster), "without {key}");
+    }
+}
+
 #[test]
 fn power_limits_are_what_the_reader_takes() {
     let mut original = value(&presets::cluster_text("hgx-h200").unwrap());

@@ -62,9 +62,37 @@ template <int D> struct Consumer {
         else pass_keys();
         const i64 at = item.batch * args.dkv_stride.batch + item.kv_head * args.dkv_stride.head;
         const int row = item.tile * T::kv + lane.group * 64 + lane.row();
+#ifdef SPLIT_LAST
+        int* started = args.started + 8 * item.cut + lane.group * 4 + lane.warp;
+        if (args.start_dkv && item.part > 0) await_start(started);
+        if (args.start_dkv && item.part == 0) {
+            put_gradients<true>(at, row, dk, dv);
+            if (item.cut >= 0) tell_start(started);
+        } else {
+            put_gradients<false>(at, row, dk, dv);
+        }
+#else
         if (args.start_dkv) put_gradients<true>(at, row, dk, dv);
         else put_gradients<false>(at, row, dk, dv);
+#endif
     }
+
+#ifdef SPLIT_LAST
+    // This warp's rows of dK and dV are written, and the other parts of the item may add to them.
+    DEVICE void tell_start(int* started) const {
+        __threadfence();
+        __syncwarp();
+        if (lane.lane == 0) asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(started) : "memory");
+    }
+
+    // The first part was taken before this one and waits for nothing, so it ends.
+    DEVICE void await_start(const int* started) const {
+        int now;
+        do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(started) : "memory");
+        while (!now);
+        __syncwarp();
+    }
+#endif
 
     // An item without query tiles, whose gradients are to be zero.
     DEVICE void pass_keys() const {

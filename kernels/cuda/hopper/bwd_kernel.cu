@@ -1,7 +1,7 @@
 // FlashAttention backward for Hopper. Compile with HEAD_DIM = 64 or 128, and DTYPE_FP16 for fp16.
 //
-// Launch: grid = min(SMs, key tiles * heads * batch), block = 384, dynamic shared memory = backward_shared_bytes;
-// work_counter and, in deterministic mode, dq_turn zeroed. One segment (segment_count = 1) of at least one key;
+// Launch: grid = min(SMs, items and parts), block = 384, dynamic shared memory = backward_shared_bytes; work_counter,
+// started and, in deterministic mode, dq_turn zeroed. SPLIT_LAST: items may be cut (whole_items, last_parts). One segment (segment_count = 1) of at least one key;
 // scale > 0; batch * heads * q_len < 2^32. order is not read in deterministic mode.
 // Tiles: 128 keys by 64 (D = 128) or 128 (D = 64) queries. Key tiles that reach past the segment's end are masked there
 // whatever their ranges say.

@@ -57,6 +57,9 @@ struct Pipeline { u64 full, empty; };
 struct Item {
     int tile, batch, kv_head, head, heads, start, step;
     QueryTileRange queries;
+#ifdef SPLIT_LAST
+    int part, cut;                             // which part of an item that is cut, and of which of these; cut < 0: whole
+#endif
 
     DEVICE int count() const { return queries.last - queries.first; }
     DEVICE int after(int query_tile) const {
@@ -65,9 +68,8 @@ struct Item {
     }
 };
 
-// How the launch cuts its work: an item covers all query heads of a key head where there are items enough, the order of
-// the sums matters or dK and dV are written, else one query head. Items of `together` heads share the L2 cache and run
-// side by side.
+// The order of the items, each of which covers all query heads of a key head or one. Those of `together` heads share the
+// L2 cache and run side by side.
 struct Schedule {
     u32 tiles, heads_per_item, units_per_batch, units_per_kv_head, units, together;
     float log2_factor;                         // of P
@@ -76,8 +78,7 @@ struct Schedule {
         Schedule s;
         const u32 group = args.heads / args.kv_heads;
         s.tiles = (args.segments[0].len + Tile<D>::kv - 1) / Tile<D>::kv;
-        const bool enough = s.tiles * args.kv_heads * args.batch >= 4 * gridDim.x;
-        s.heads_per_item = args.deterministic || args.start_dkv || enough ? group : 1;
+        s.heads_per_item = args.heads_per_item;
         s.units_per_batch = args.heads / s.heads_per_item;
         s.units_per_kv_head = group / s.heads_per_item;
         s.units = s.units_per_batch * args.batch;
@@ -89,17 +90,34 @@ struct Schedule {
 
     // Fills `item` with the index-th of the launch.
     DEVICE void decode(Item& item, const BackwardArgs& args, u32 index) const {
+#ifdef SPLIT_LAST
+        item.cut = -1;
+        item.part = 0;
+        const u32 whole = args.whole_items, cut = tiles * units - whole;
+        if (cut && index >= whole) {  // first parts of all, then second parts
+            item.part = (index - whole) / cut;
+            item.cut = index - whole - item.part * cut;
+            index = item.part < args.last_parts ? whole + item.cut : ~0u;
+        }
+#endif
+        item.tile = -1;
+        if (index >= tiles * units) return;
         const u32 pack_items = tiles * together, pack = index / pack_items;
         const u32 here = min(together, units - pack * together);
         const u32 rest = index - pack * pack_items, rank = rest / here;
         u32 unit = rest - rank * here + pack * together;
-        item.tile = -1;
-        if (index >= tiles * units) return;
         // The turns of deterministic mode are in key order, so later keys must not start first.
         const int tile = args.deterministic ? rank : args.order[rank];
         item.tile = tile;
         item.queries = args.q_ranges[tile];
         if ((tile + 1) * tile_kv > args.segments[0].len) item.queries.full_last = item.queries.full_first;
+#ifdef SPLIT_LAST
+        if (item.cut >= 0) {
+            const int first = item.queries.first, count = item.count();
+            item.queries.first = first + count * item.part / args.last_parts;
+            item.queries.last = first + count * (item.part + 1) / args.last_parts;
+        }
+#endif
         // Side by side, CTAs start at different query tiles, so as not to add to the same lines of dQ at once. In
         // deterministic mode they start at the last one, which the mask's order lets earlier key tiles reach first.
         item.step = args.deterministic ? -1 : 1;

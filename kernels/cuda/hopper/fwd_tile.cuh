@@ -1,6 +1,6 @@
 // Shapes of the Hopper forward, all fixed at compile time by macros:
 //   HEAD_DIM           64, 128 or 256
-//   TILE_Q             query rows of a CTA: 64 per consumer warpgroup, 128 or 192
+//   TILE_Q             query rows of a CTA: 64 per consumer warpgroup, 128, 192 or 256
 //   TILE_KV            keys of a tile: an N of wgmma.cuh
 //   DTYPE_FP16         inputs are fp16; bf16 otherwise
 // Known good: D = 64: 192 x 128; D = 128: 128 x 176 where little is masked or sequences are long (32 Ki), 128 x 128
@@ -15,12 +15,12 @@ constexpr int consumers = TILE_Q / 64;
 constexpr int threads = 128 * (consumers + 1);
 constexpr int consumer_warps = 4 * consumers;
 // The register file is 65536 / threads a thread at launch; setmaxnreg moves what the producer does not need.
-constexpr int producer_registers = consumers == 3 ? 32 : 40;
-constexpr int consumer_registers = consumers == 3 ? 160 : 232;
+constexpr int producer_registers = consumers == 2 ? 40 : 32;
+constexpr int consumer_registers = consumers == 2 ? 232 : consumers == 3 ? 160 : 112;
 
 // Queries as register operands halve the shared memory that the first product reads, where there are registers left.
 constexpr bool queries_in_registers = HEAD_DIM == 128 && TILE_KV <= 128;
-constexpr int stages = 2;                   // key tiles, and value tiles, in flight
+constexpr int stages = consumers == 4 ? 4 : 2;  // key tiles, and value tiles, in flight
 
 constexpr int row_bytes = 128;              // 64 elements: the span of the 128-byte swizzle
 constexpr int column_blocks = HEAD_DIM / 64;
@@ -29,7 +29,7 @@ constexpr int kv_block_bytes = TILE_KV * row_bytes;
 constexpr int q_bytes = q_block_bytes * column_blocks;
 constexpr int kv_bytes = kv_block_bytes * column_blocks;
 
-static_assert(consumers == 2 || consumers == 3, "TILE_Q is 128 or 192");
+static_assert(consumers >= 2 && consumers <= 4, "TILE_Q is 128, 192 or 256");
 static_assert(TILE_KV % 16 == 0, "TILE_KV is a multiple of 16");
 
 }  // namespace tile

@@ -74,7 +74,7 @@ fn structs_match_the_header() {
         BackwardArgs = "BackwardArgs" {
             q, q_stride, q_map, d_o, do_stride, do_map, lse, delta, q_lo, q_hi, segments, segment_count, q_ranges,
             order, batch, q_len, heads, kv_heads, scale, dq, dq_stride, dk, dv, dkv_stride, deterministic, start_dkv,
-            dq_turn, work_counter, error, spin_limit, dq_map
+            heads_per_item, whole_items, last_parts, started, dq_turn, work_counter, error, spin_limit, dq_map
         }
         PreprocessArgs = "PreprocessArgs" { o, o_stride, d_o, do_stride, delta, batch, q_len, heads, dq, dq_stride }
         ConvertArgs = "ConvertArgs" { from, from_stride, to, to_stride, batch, tokens, heads, scale }

@@ -7,9 +7,10 @@ use super::maps::Maps;
 use super::pack::Pack;
 use super::{Device, GpuError};
 use crate::abi::BackwardArgs;
+use crate::items::{Items, Launched};
 use crate::spec::BackwardSpec;
 use crate::tiles::{fill_gaps, key_ranges, longest_first, query_ranges};
-use crate::variant::Kernel;
+use crate::variant::{Grid, Kernel};
 
 #[expect(unsafe_code, reason = "a plain C struct of integers, floats and device addresses")]
 unsafe impl DeviceRepr for BackwardArgs {}
@@ -35,10 +36,13 @@ impl Backward {
         // A key tile waits for the one before it, which must not start later.
         let order = if spec.deterministic { (0..int(work.len())).collect() } else { longest_first(&work) };
         let turns = if spec.deterministic { turns(spec, tile_q) } else { 0 };
+        let items = items(device, &kernel, spec, &work);
+        let started = 8 * (items.count - items.whole);
+        let scratch = SCRATCH_WORDS + turns + started;
 
         let mut pack = Pack::new();
         // At offset 0: a launch zeroes the first bytes of its tables.
-        pack.zeros(SCRATCH_WORDS + turns);
+        pack.zeros(scratch);
         let (lo, hi) = (pack.push(spec.mask.lo), pack.push(spec.mask.hi));
         let (order, q_ranges) = (pack.push(&order), pack.push(&ranges));
         let maps = Maps { boxes: kernel.boxes, dims: spec.dims };
@@ -59,12 +63,19 @@ impl Backward {
             q_ranges: at(q_ranges),
             order: at(order),
             dq_turn: at(4 * SCRATCH_WORDS),
+            started: at(4 * (SCRATCH_WORDS + turns)),
+            heads_per_item: int(items.heads),
+            whole_items: int(items.whole),
+            last_parts: int(items.parts),
             work_counter: at(0),
             error: at(ERROR),
             ..arguments(spec)
         };
-        let grid = [work.len(), spec.dims.kv_heads, spec.dims.batch];
-        let limits = (SCRATCH_WORDS + turns, ready_limit(slice::from_ref(&spec.segment)));
+        let grid = match kernel.grid {
+            Grid::Persistent => [items.pieces(), 1, 1],
+            Grid::Tiles | Grid::Rows => [work.len(), spec.dims.kv_heads, spec.dims.batch],
+        };
+        let limits = (scratch, ready_limit(slice::from_ref(&spec.segment)));
         let launch = Launch::new(device, kernel, grid, tables, limits)?;
         Ok(Self { launch, args })
     }
@@ -83,6 +94,17 @@ impl Backward {
     pub fn kernel(&self) -> &Kernel {
         &self.launch.kernel
     }
+}
+
+fn items(device: &Device, kernel: &Kernel, spec: &BackwardSpec<'_>, work: &[i32]) -> Items {
+    let launched = Launched {
+        dims: spec.dims,
+        work,
+        deterministic: spec.deterministic,
+        start_dkv: spec.start_dkv,
+        multiprocessors: device.multiprocessors() as usize,
+    };
+    if kernel.cuts_last_items() { Items::with_last_cut(launched) } else { Items::whole(launched) }
 }
 
 /// Query tiles of all heads and sequences, each of which is handed from key tile to key tile.

@@ -109,12 +109,9 @@ fn arguments(spec: &ForwardSpec<'_>) -> ForwardArgs {
     args
 }
 
-/// Wide where at least nine tenths of the tiles of 128 x 128 are visited, or where there are 32Ki keys or more; never up to
-/// 2Ki keys, whose last tile of 176 would be mostly padding.
+/// By the tiles that the launch visits and its keys.
 fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
-    const TILE: usize = 128;
-    const SHORT: usize = 2 << 10;
-    const LONG: usize = 32 << 10;
+    const TILE: usize = KeyTile::JUDGED;
     let (mut visited, mut all, mut keys) = (0, 0, 0);
     for segment in &spec.segments {
         let ranges = key_ranges(spec.mask, TILE, segment.positions, TILE);
@@ -122,8 +119,7 @@ fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
         all += ranges.len() * segment.positions.len().div_ceil(TILE);
         keys += segment.positions.len();
     }
-    let wide = keys >= LONG || (keys > SHORT && visited * 10 >= all * 9);
-    if wide { KeyTile::Wide } else { KeyTile::Narrow }
+    KeyTile::choose(keys, visited, all)
 }
 
 /// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at

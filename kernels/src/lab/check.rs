@@ -6,7 +6,7 @@ use crate::spec::{Dims, Dtype, HeadDim};
 
 use super::ranks::{HostGradients, HostOutput, Mode, Ranks};
 use super::tensors::Inputs;
-use super::{LabError, Layout, Mask, huge, long, special};
+use super::{LabError, Layout, Mask, huge, long, rounds, special};
 
 /// Relative L2 error that a bf16 output may have; fp16 carries three more bits.
 const OUTPUT_BOUND: f64 = 4e-3;
@@ -26,6 +26,8 @@ pub struct CheckOptions {
     pub backward: bool,
     /// Also inputs that random cases do not reach, long sequences and far rows.
     pub special: bool,
+    /// Also launches with a few work items beyond a round.
+    pub rounds: bool,
     /// Of the problems, every so many.
     pub every: usize,
 }
@@ -33,13 +35,16 @@ pub struct CheckOptions {
 impl CheckOptions {
     /// Everything, on sequences whose tiles all have tails.
     pub const FULL: Self =
-        Self { len: 1021, ranks: &[1, 2, 3, 4, 8], backward: true, special: true, every: 1 };
+        Self { len: 1021, ranks: &[1, 2, 3, 4, 8], backward: true, special: true, rounds: true, every: 1 };
     /// A few minutes' worth less.
-    pub const QUICK: Self = Self { len: 517, ranks: &[1, 3], backward: true, special: true, every: 1 };
+    pub const QUICK: Self =
+        Self { len: 517, ranks: &[1, 3], backward: true, special: true, rounds: true, every: 1 };
     /// Each kernel a few times, for a memory checker.
-    pub const SMALL: Self = Self { len: 261, ranks: &[2], backward: true, special: false, every: 1 };
+    pub const SMALL: Self =
+        Self { len: 261, ranks: &[2], backward: true, special: false, rounds: true, every: 1 };
     /// Less still, for a race checker.
-    pub const TINY: Self = Self { len: 197, ranks: &[2], backward: true, special: false, every: 8 };
+    pub const TINY: Self =
+        Self { len: 197, ranks: &[2], backward: true, special: false, rounds: false, every: 8 };
 }
 
 /// One checked case.
@@ -91,6 +96,9 @@ pub fn check(
                 family.run(device, layout, ranks, &mut count)?;
             }
         }
+    }
+    if options.rounds {
+        rounds::check(device, &mut count)?;
     }
     if options.special {
         special::check(device, &mut count)?;

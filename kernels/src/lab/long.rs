@@ -52,30 +52,30 @@ fn rows(heads: usize) -> impl Iterator<Item = Row> {
     (0..ROWS).map(move |index| Row { batch: 0, head: index % heads, token: index * (LEN - 1) / (ROWS - 1) })
 }
 
-/// Row sums of `o * do`, `[heads][LEN]`.
-fn delta(output: &HostOutput, inputs: &Inputs) -> Vec<f64> {
-    let width = DIMS.head_dim.elements();
-    let start = |head: usize, token: usize| (token * DIMS.heads + head) * width;
+/// Row sums of `o * do` of one sequence, `[heads][len]`.
+pub(super) fn delta(output: &HostOutput, inputs: &Inputs) -> Vec<f64> {
+    let (width, heads) = (inputs.dims.head_dim.elements(), inputs.dims.heads);
+    let start = |head: usize, token: usize| (token * heads + head) * width;
     let sum = |at: usize| (at..at + width).map(|e| output.o[e] * f64::from(inputs.d_o[e])).sum();
-    (0..DIMS.heads).flat_map(|head| (0..LEN).map(move |token| sum(start(head, token)))).collect()
+    (0..heads).flat_map(|head| (0..inputs.len).map(move |token| sum(start(head, token)))).collect()
 }
 
 /// Compared rows, end to end.
 #[derive(Default)]
-struct Pair {
+pub(super) struct Pair {
     actual: Vec<f64>,
     expected: Vec<f64>,
 }
 
 impl Pair {
-    /// Adds one row of the dense tensor `actual`, `[LEN][heads][head_dim]`.
-    fn add(&mut self, actual: &[f64], heads: usize, row: Row, expected: &[f64]) {
+    /// Adds one row of the dense tensor `actual`, `[len][heads][head_dim]`.
+    pub fn add(&mut self, actual: &[f64], heads: usize, row: Row, expected: &[f64]) {
         let start = (row.token * heads + row.head) * expected.len();
         self.actual.extend_from_slice(&actual[start..start + expected.len()]);
         self.expected.extend_from_slice(expected);
     }
 
-    fn error(&self) -> f64 {
+    pub fn error(&self) -> f64 {
         relative_l2(&self.actual, &self.expected)
     }
 }

@@ -25,33 +25,107 @@ const FULL: usize = 2;
 const PARTIAL: usize = 3;
 const CARRY: usize = 4;
 
+/// One probe of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Probe {
+    /// As many queries as keys, on every rank.
+    Call(Pattern),
+    /// Many queries over few keys.
+    FewKeys,
+    /// Calls in a row that hand a state on.
+    Carried,
+}
+
+impl Probe {
+    fn pattern(self) -> Pattern {
+        if let Self::Call(pattern) = self { pattern } else { Pattern::Full }
+    }
+
+    /// Queries and keys of one call.
+    fn size(self, tokens: u64) -> (u64, u64) {
+        (tokens, if self == Self::FewKeys { (tokens / RATIO).max(1) } else { tokens })
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Call(pattern) => pattern.to_string(),
+            Self::FewKeys => "few keys".into(),
+            Self::Carried => "carried".into(),
+        }
+    }
+}
+
+/// What is measured of `kernel`, of `sizes` tokens, with what is launched for other calls left out. Long causal calls are
+/// added where a kernel's own calls begin at many keys, so that its partial tiles are seen.
+fn probes_of(kernels: &[MachineKernel], kernel: &MachineKernel, sizes: &[u64]) -> Vec<(Probe, u64)> {
+    let mut probes = Vec::new();
+    for &tokens in sizes {
+        probes.extend([Pattern::Full, Pattern::Causal].map(|pattern| (Probe::Call(pattern), tokens)));
+        probes.extend((kernel.pass == Pass::Forward).then_some((Probe::FewKeys, tokens)));
+        probes.extend(carries(kernel).then_some((Probe::Carried, tokens)));
+    }
+    if let Some(used_for) = kernel.used_for {
+        let longer = [used_for.min_keys * 3 / 2, used_for.min_keys * 2];
+        probes.extend(longer.map(|tokens| (Probe::Call(Pattern::Causal), tokens)));
+    }
+    probes.retain(|&(probe, tokens)| is_launched(kernels, kernel, probe.pattern(), probe.size(tokens)));
+    probes
+}
+
+/// Whether `kernel` is the one of `kernels` that a call is launched with.
+fn is_launched(
+    kernels: &[MachineKernel],
+    kernel: &MachineKernel,
+    pattern: Pattern,
+    (queries, keys): (u64, u64),
+) -> bool {
+    let same = |other: &&MachineKernel| {
+        (other.pass, other.head_dim, other.dtype) == (kernel.pass, kernel.head_dim, kernel.dtype)
+    };
+    let used_for = kernels.iter().filter(same).find_map(|k| k.used_for);
+    let general = kernels.iter().filter(same).find(|k| k.used_for.is_none());
+    let Some((used_for, general)) = used_for.zip(general) else { return true };
+    let (mask, [q, kv]) = geometry(pattern, (queries, keys));
+    let profile = tiles::profile(&mask, &q, &kv, general.tile);
+    let visited = profile.total.full + profile.total.partial;
+    used_for.takes(keys, visited, visited + profile.empty) == kernel.used_for.is_some()
+}
+
+/// The first queries against the first keys of one sequence.
+fn geometry(pattern: Pattern, (queries, keys): (u64, u64)) -> (Mask, [TokenSet; 2]) {
+    let mask = Mask::new(pattern, &Documents::single(queries.max(keys)));
+    (mask, [queries, keys].map(|tokens| TokenSet::new([Progression::contiguous(0, tokens)])))
+}
+
 impl Session<'_> {
     pub(super) fn kernels(&mut self, date: &str) -> Result<(), CalibrateError> {
-        for kernel in self.machine.kernels() {
-            self.kernel(&kernel, date)?;
+        let kernels = self.machine.kernels();
+        for kernel in &kernels {
+            let probes = probes_of(&kernels, kernel, &self.machine.sizes().calls);
+            self.kernel(kernel, &probes, date)?;
         }
         Ok(())
     }
 
-    fn kernel(&mut self, kernel: &MachineKernel, date: &str) -> Result<(), CalibrateError> {
-        let sizes = self.machine.sizes();
-        let (heads, kv_heads, head_dim, dtype) = (sizes.heads, sizes.heads, kernel.head_dim, kernel.dtype);
-        let shape = Shape { heads, kv_heads, head_dim, dtype, batch: 1 };
-        let what = format!("{} {dtype} {head_dim}", kernel.pass);
+    fn kernel(
+        &mut self,
+        kernel: &MachineKernel,
+        probes: &[(Probe, u64)],
+        date: &str,
+    ) -> Result<(), CalibrateError> {
+        let heads = self.machine.sizes().heads;
+        let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
+        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let which = if kernel.used_for.is_some() { " (conditional)" } else { "" };
+        let what = format!("{} {dtype} {head_dim}{which}", kernel.pass);
         let mut samples = Vec::new();
-        for &tokens in &sizes.calls {
-            for pattern in [Pattern::Full, Pattern::Causal] {
-                self.say(&format!("{what}, {pattern}, {tokens} tokens"))?;
-                samples.push(self.call(kernel, shape, pattern, tokens)?);
-            }
-            if kernel.pass == Pass::Forward {
-                self.say(&format!("{what}, few keys, {tokens} tokens"))?;
-                samples.push(self.rectangle(kernel, shape, tokens)?);
-            }
-            if carries(kernel) {
-                self.say(&format!("{what}, carried, {tokens} tokens"))?;
-                samples.push(self.carried(kernel, shape, tokens)?);
-            }
+        for &(probe, tokens) in probes {
+            self.say(&format!("{what}, {}, {tokens} tokens", probe.name()))?;
+            samples.push(match probe {
+                Probe::Call(pattern) => self.call(kernel, shape, pattern, tokens)?,
+                Probe::FewKeys => self.rectangle(kernel, shape, tokens)?,
+                Probe::Carried => self.carried(kernel, shape, tokens)?,
+            });
         }
         let fit = relative(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
         self.keep(kernel, &what, &fit, &samples, date);
@@ -84,7 +158,7 @@ impl Session<'_> {
         shape: Shape,
         tokens: u64,
     ) -> Result<Sample, CalibrateError> {
-        let keys = (tokens / RATIO).max(1);
+        let (_, keys) = Probe::FewKeys.size(tokens);
         let plan =
             probes::rectangle(shape, tokens, keys).ok_or(CalibrateError::Sizes("rectangular attention"))?;
         let factors = self.factors(kernel, shape, Pattern::Full, (tokens, keys), (1.0, 0.0));
@@ -114,15 +188,12 @@ impl Session<'_> {
         (queries, keys): (u64, u64),
         (calls, carried): (f64, f64),
     ) -> Vec<f64> {
-        let set = |tokens| TokenSet::new([Progression::contiguous(0, tokens)]);
-        let mask = Mask::new(pattern, &Documents::single(queries.max(keys)));
+        let (mask, [q, kv]) = geometry(pattern, (queries, keys));
         let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
         let (profile, heads) = match kernel.items {
-            Items::QueryTiles => {
-                (tiles::profile(&mask, &set(queries), &set(keys), kernel.tile), Heads::separate(heads))
-            }
+            Items::QueryTiles => (tiles::profile(&mask, &q, &kv, kernel.tile), Heads::separate(heads)),
             Items::KeyTiles => (
-                tiles::key_profile(&mask, &set(queries), &set(keys), kernel.tile),
+                tiles::key_profile(&mask, &q, &kv, kernel.tile),
                 Heads { separate: kv_heads, shared: heads / kv_heads },
             ),
         };
@@ -170,6 +241,7 @@ impl Session<'_> {
             carry,
             items: kernel.items,
             grid: kernel.grid,
+            used_for: kernel.used_for,
             source: format!(
                 "fit to {} single calls measured {date}: rms residual {:.1}%, largest {:.1}%",
                 points,
@@ -191,4 +263,45 @@ fn is_single(kernel: &MachineKernel) -> bool {
 /// Whether it carries a state whose cost can be told apart.
 fn carries(kernel: &MachineKernel) -> bool {
     kernel.pass == Pass::Forward && !is_single(kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringlab_sim::config::cluster::{Dtype, Grid, KernelUse};
+    use ringlab_sim::tiles::TileShape;
+
+    fn kernel(kv: u64, used_for: Option<KernelUse>) -> MachineKernel {
+        MachineKernel {
+            name: "test".into(),
+            head_dim: 128,
+            dtype: Dtype::Bf16,
+            pass: Pass::Forward,
+            tile: TileShape { q: 128, kv },
+            items: Items::QueryTiles,
+            grid: Grid::Persistent,
+            used_for,
+        }
+    }
+
+    #[test]
+    fn every_row_is_fitted_from_its_own_calls() {
+        let used_for = KernelUse { min_keys: 32 << 10, or_visited: 0.9, above_keys: 2 << 10 };
+        let kernels = [kernel(128, None), kernel(176, Some(used_for))];
+        let sizes = [1, 2, 4, 8, 16, 32].map(|ki: u64| ki << 10);
+        let [narrow, wide] = [0, 1].map(|i| {
+            let probes = probes_of(&kernels, &kernels[i], &sizes);
+            let sizes = |probe| -> Vec<u64> {
+                probes.iter().filter(|(p, _)| *p == probe).map(|(_, tokens)| tokens >> 10).collect()
+            };
+            [Probe::Call(Pattern::Full), Probe::Call(Pattern::Causal), Probe::FewKeys, Probe::Carried]
+                .map(sizes)
+        });
+        // Full above 2Ki keys and causal from 32Ki on are wide; of few keys there is an eighth of the tokens.
+        assert_eq!(narrow, [vec![1, 2], vec![1, 2, 4, 8, 16], vec![1, 2, 4, 8, 16], vec![1, 2]]);
+        assert_eq!(wide, [vec![4, 8, 16, 32], vec![32, 48, 64], vec![32], vec![4, 8, 16, 32]]);
+        // Without a second row every call is the first one's.
+        let all = probes_of(&kernels[..1], &kernels[0], &sizes);
+        assert_eq!(all.len(), 4 * sizes.len());
+    }
 }

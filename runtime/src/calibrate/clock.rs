@@ -232,6 +232,7 @@ mod tests {
                 tile: TileShape { q: 128, kv: 128 },
                 items: Items::QueryTiles,
                 grid: Grid::Persistent,
+                used_for: None,
             };
             vec![kernel(Pass::Forward), kernel(Pass::Backward)]
         }

@@ -1,10 +1,11 @@
-//! The plans that a calibration measures: attention calls of ranks that have nothing to do with each other, and single
-//! messages between two. None of them is a schedule.
+//! The plans that a calibration measures: attention calls of ranks that have nothing to do with each other, single messages
+//! between two, the two beside each other, and steps that stream memory. None of them is a schedule: nothing attends what a
+//! message brings.
 
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
 use ringlab_sim::plan::builder::PlanBuilder;
-use ringlab_sim::plan::{Lane, MaskId, OpKind, Plan, Slots, Tensor, Transport};
+use ringlab_sim::plan::{BlockId, Buf, Bufs, Lane, MaskId, OpKind, Plan, Slots, Tensor, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
 
 /// What every probe's name begins with.
@@ -67,12 +68,24 @@ fn forward_call(b: &mut PlanBuilder, (queries, keys): (Slots, Slots), mask: Mask
 fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
     let shard = b.shard(rank);
     let (q_block, kv_block) = (b.block(&[shard], false), b.block(&[shard], true));
-    let q = b.input(rank, Tensor::QuerySide, q_block).into();
     let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
-    let delta = b.scratch(rank, Tensor::Delta, q_block);
+    let dkv = b.output(rank, Tensor::KeyValueGrad, kv_block);
     let dq = b.output(rank, Tensor::QueryGrad, q_block);
-    let dkv = b.output(rank, Tensor::KeyValueGrad, kv_block).into();
-    let (init_dq, init_dkv, dkv_block) = (true, true, kv_block);
+    backward_of(b, (q_block, kv_block), (kv, dkv), dq, mask);
+}
+
+/// Row sums and gradients of some queries over some keys, of the rank of the queries.
+fn backward_of(
+    b: &mut PlanBuilder,
+    (q_block, kv_block): (BlockId, BlockId),
+    (kv, dkv): (Bufs, Buf),
+    dq: Buf,
+    mask: MaskId,
+) {
+    let rank = b.slots(q_block)[0].rank;
+    let q = b.input(rank, Tensor::QuerySide, q_block).into();
+    let delta = b.scratch(rank, Tensor::Delta, q_block);
+    let (dkv, init_dq, init_dkv, dkv_block) = (dkv.into(), true, true, kv_block);
     b.compute(rank, 0, OpKind::Preprocess { q, delta, block: q_block });
     let kind = OpKind::AttendBackward {
         q,
@@ -126,14 +139,101 @@ pub fn message(shape: Shape, tokens: u64, ways: Ways, transport: Transport) -> O
     let senders: &[u32] = if ways == Ways::One { &[0] } else { &[0, 1] };
     let group = b.group();
     for &from in senders {
-        let (to, shard) = (1 - from, b.shard(from));
-        let block = b.block(&[shard], true);
-        let (source, target) =
-            (b.input(from, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
-        let message = b.message(from, to, Tensor::KeyValue, block);
-        let receives = Lane::comm(u8::from(transport == Transport::CopyEngine));
-        b.push(from, Lane::comm(0), 0, group, OpKind::Send { message, buffer: source.into() });
-        b.push(to, receives, 0, group, OpKind::Recv { message, buffer: target });
+        send(&mut b, from, transport, group);
     }
+    Some(b.finish())
+}
+
+/// Keys and values of all of a rank's tokens to the other one of two.
+fn send(b: &mut PlanBuilder, from: u32, transport: Transport, group: u32) {
+    let (to, shard) = (1 - from, b.shard(from));
+    let block = b.block(&[shard], true);
+    let (source, target) = (b.input(from, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
+    let message = b.message(from, to, Tensor::KeyValue, block);
+    let receives = Lane::comm(u8::from(transport == Transport::CopyEngine));
+    b.push(from, Lane::comm(0), 0, group, OpKind::Send { message, buffer: source.into() });
+    b.push(to, receives, 0, group, OpKind::Recv { message, buffer: target });
+}
+
+/// Which is first where a call and a message run beside each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// Both are free to start at once; a call needs less preparation.
+    Call,
+    /// The message moves when the call starts, which waits for a small call that leaves most SMs free.
+    Message,
+}
+
+/// How many times as many queries as its small first call a rank has.
+const SMALL: u64 = 256;
+
+/// Full attention of a rank's `tokens` queries over its first `keys` keys on both of two ranks, and beside it the keys and
+/// values of all of its tokens on their way to the other rank, where nothing reads them; without a message if `transport`
+/// is `None`.
+pub fn beside(
+    shape: Shape,
+    (tokens, keys): (u64, u64),
+    first: First,
+    transport: Option<Transport>,
+) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, 2 * tokens);
+    let name = match transport {
+        None => "call without a message",
+        Some(Transport::CopyEngine) => "call beside a copy",
+        Some(Transport::Nccl) => "call beside NCCL",
+    };
+    let over = transport.unwrap_or(Transport::CopyEngine);
+    let mut b = builder(name, Pass::Forward, &problem, 2, over)?;
+    let small = if first == First::Message { (tokens / SMALL).max(1) } else { 0 };
+    let group = b.group();
+    for rank in 0..2 {
+        let part = |from, to| Slots { rank, from, to };
+        if small > 0 {
+            forward_call(&mut b, (part(0, small), part(0, tokens)), MaskId::NONE);
+        }
+        forward_call(&mut b, (part(small, tokens), part(0, keys)), MaskId::NONE);
+    }
+    if transport.is_some() {
+        for from in 0..2 {
+            send(&mut b, from, over, group);
+        }
+    }
+    Some(b.finish())
+}
+
+/// Two states of the same `tokens` queries, each of a call over few keys, and one merged into the other.
+pub fn merge(shape: Shape, tokens: u64) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, tokens);
+    let mut b = builder("merge", Pass::Forward, &problem, 1, Transport::CopyEngine)?;
+    let q_block = b.block(&[b.shard(0)], false);
+    let q = b.input(0, Tensor::Query, q_block);
+    let states = [(); 2].map(|()| b.scratch(0, Tensor::State, q_block));
+    let out = b.output(0, Tensor::Output, q_block);
+    let few = (tokens / SMALL).max(1);
+    for (i, &state) in (0..).zip(&states) {
+        let keys = Slots { rank: 0, from: i * few, to: (i + 1) * few };
+        let kv_block = b.block(&[keys], true);
+        let kv = b.input(0, Tensor::KeyValue, kv_block);
+        let (q, kv, mask, init) = (q.into(), kv.into(), MaskId::NONE, true);
+        b.compute(0, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init });
+    }
+    b.compute(0, 1, OpKind::Merge { from: states[1], into: states[0] });
+    b.compute(0, 1, OpKind::Finish { state: states[0], out });
+    Some(b.finish())
+}
+
+/// Gradients of `tokens` keys by a call of as many queries and by one of few, and the second's added to the first's.
+pub fn accumulate(shape: Shape, tokens: u64) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, tokens);
+    let mut b = builder("accumulate", Pass::Backward, &problem, 1, Transport::CopyEngine)?;
+    let (all, kv_block) = (b.block(&[b.shard(0)], false), b.block(&[b.shard(0)], true));
+    let few = b.block(&[Slots { rank: 0, from: 0, to: (tokens / SMALL).max(1) }], false);
+    let kv = b.input(0, Tensor::KeyValue, kv_block).into();
+    let kept = b.output(0, Tensor::KeyValueGrad, kv_block);
+    let added = b.scratch(0, Tensor::KeyValueGrad, kv_block);
+    let (dq, dq_of_few) = (b.output(0, Tensor::QueryGrad, all), b.scratch(0, Tensor::QueryGrad, few));
+    backward_of(&mut b, (all, kv_block), (kv, kept), dq, MaskId::NONE);
+    backward_of(&mut b, (few, kv_block), (kv, added), dq_of_few, MaskId::NONE);
+    b.compute(0, 1, OpKind::Accumulate { from: added, into: kept });
     Some(b.finish())
 }

@@ -13,10 +13,7 @@ use super::{CalibrateError, Session};
 impl Session<'_> {
     /// One way and both ways, over the machine's sizes.
     pub(super) fn transfers(&mut self, transport: Transport, date: &str) -> Result<(), CalibrateError> {
-        let name = match transport {
-            Transport::CopyEngine => "copies",
-            Transport::Nccl => "NCCL",
-        };
+        let name = name(transport);
         let mut by_way = Vec::new();
         for ways in [Ways::One, Ways::Both] {
             let mut samples = Vec::new();
@@ -71,6 +68,14 @@ impl Session<'_> {
             &plan,
             slowest_message,
         )
+    }
+}
+
+/// For messages.
+pub(super) fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::CopyEngine => "copies",
+        Transport::Nccl => "NCCL",
     }
 }
 

@@ -50,6 +50,7 @@ impl Machine for CpuMachine {
             tile: TileShape { q: 1, kv: 1 },
             items: Items::QueryTiles,
             grid: Grid::Persistent,
+            used_for: None,
         };
         vec![kernel(Pass::Forward), kernel(Pass::Backward)]
     }
@@ -70,6 +71,10 @@ impl Machine for CpuMachine {
     }
 
     fn has_nccl(&self) -> bool {
+        false
+    }
+
+    fn has_overlap(&self) -> bool {
         false
     }
 

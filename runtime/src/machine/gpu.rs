@@ -4,12 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use ringlab_kernels::gpu::Device;
-use ringlab_kernels::spec::{Dtype as KernelDtype, HeadDim};
-use ringlab_kernels::variant::{Grid as KernelGrid, Kernel, KeyTile};
-use ringlab_sim::config::cluster::{Grid, Items};
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass};
-use ringlab_sim::tiles::TileShape;
+use ringlab_sim::problem::Dtype;
 use ringlab_sim::units::SimTime;
 
 use super::{
@@ -51,7 +47,7 @@ impl GpuMachine {
         let versions =
             format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
         let identity = Identity { device: device.name()?, devices, versions };
-        let kernels = HeadDim::ALL.iter().rev().flat_map(|&head_dim| kernels(&device, head_dim)).collect();
+        let kernels = super::rows::all(device.target());
         let options = Options { collect: false, recording: Recording::Operations, ..options };
         let contexts = Contexts::open(&options, devices as usize)?;
         Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
@@ -85,23 +81,6 @@ impl GpuMachine {
         let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
         Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
     }
-}
-
-fn kernels(device: &Device, head_dim: HeadDim) -> [MachineKernel; 2] {
-    let (target, dtype) = (device.target(), KernelDtype::Bf16);
-    let row = |pass, kernel: Kernel, items| MachineKernel {
-        name: kernel.name,
-        head_dim: head_dim.elements() as u32,
-        dtype: Dtype::Bf16,
-        pass,
-        tile: TileShape { q: kernel.tile_q as u64, kv: kernel.tile_kv as u64 },
-        items,
-        grid: if kernel.grid == KernelGrid::Persistent { Grid::Persistent } else { Grid::PerItem },
-    };
-    [
-        row(Pass::Forward, Kernel::forward(target, dtype, head_dim, KeyTile::Narrow), Items::QueryTiles),
-        row(Pass::Backward, Kernel::backward(target, dtype, head_dim), Items::KeyTiles),
-    ]
 }
 
 impl Machine for GpuMachine {

@@ -90,7 +90,8 @@ fn full(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
     let sizes = machine.sizes();
     let middle = sizes.sequences.get(sizes.sequences.len() / 2).copied();
     let mut points = Vec::new();
-    for kernel in machine.kernels() {
+    // A kernel of some calls only shares its points with the one of all others.
+    for kernel in machine.kernels().into_iter().filter(|kernel| kernel.used_for.is_none()) {
         let base = Base { machine, kernel: &kernel };
         for &seq_len in &sizes.sequences {
             let shapes =

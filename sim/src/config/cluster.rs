@@ -21,7 +21,7 @@ use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
-pub use kernel::{Dtype, Grid, Items, KernelRow, NoKernel, Pass};
+pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass};
 pub use power::Power;
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
@@ -114,6 +114,9 @@ pub struct Reached {
     pub matmul: FlopsPerSec,
     /// An element-wise kernel that streams device memory, reads and writes added.
     pub hbm: BytesPerSec,
+    /// Time of such a kernel whatever its size, beside that of its bytes.
+    #[serde(skip_serializing_if = "kernel::is_zero")]
+    pub call: SimTime,
     /// Where these figures come from.
     pub source: String,
 }
@@ -144,6 +147,11 @@ pub struct Fabric {
     pub nccl: Transport,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_nothing(share: &f64) -> bool {
+    *share == 0.0
+}
+
 /// One transfer: `latency + bytes / bandwidth`, slower where its links are shared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transport {
@@ -153,6 +161,13 @@ pub struct Transport {
     pub latency: SimTime,
     /// SMs that a transfer holds on each of its two GPUs while it moves; zero for a copy engine.
     pub sms: u32,
+    /// Share of its speed that an attention call loses while transfers move on its GPU, held SMs aside: they use the same
+    /// memory.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub slows_calls: f64,
+    /// Share of its bandwidth that a transfer loses while an attention call runs on one of its GPUs.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub slowed_by_calls: f64,
     /// Where these figures come from.
     pub source: String,
 }
@@ -280,22 +295,32 @@ impl Cluster {
         }
     }
 
-    /// The row for heads of `head_dim`: that of the smallest dimension that holds them, since kernels pad.
+    /// The row for heads of `head_dim`: that of the smallest dimension that holds them, since kernels pad. Some of its calls
+    /// may be for another row, the [`Cluster::conditional_kernel`].
     ///
     /// # Errors
     /// [`NoKernel`] when the table has no row for the type, the pass, or a head this large.
     pub fn kernel(&self, head_dim: u32, dtype: Dtype, pass: Pass) -> Result<&KernelRow, NoKernel> {
         let fits =
             |row: &&KernelRow| row.pass == pass && row.dtype.shares_rate(dtype) && row.head_dim >= head_dim;
+        let general = |row: &&KernelRow| row.used_for.is_none();
         // An exact type wins over one that merely shares the rate.
         let distance = |row: &&KernelRow| (row.head_dim, row.dtype != dtype);
-        self.kernels.iter().filter(fits).min_by_key(distance).ok_or_else(|| NoKernel {
+        self.kernels.iter().filter(general).filter(fits).min_by_key(distance).ok_or_else(|| NoKernel {
             cluster: self.name.clone(),
             head_dim,
             dtype,
             pass,
             rows: self.kernel_names(),
         })
+    }
+
+    /// The row that takes some of the calls of `general`, if there is one: it says itself which.
+    pub fn conditional_kernel(&self, general: &KernelRow) -> Option<&KernelRow> {
+        let same = |row: &&KernelRow| {
+            (row.pass, row.dtype, row.head_dim) == (general.pass, general.dtype, general.head_dim)
+        };
+        self.kernels.iter().filter(|row| row.used_for.is_some()).find(same)
     }
 
     fn kernel_names(&self) -> String {

@@ -27,7 +27,7 @@ pub struct Kernel {
     /// Of a call of any size.
     around: f64,
     items: Items,
-    persistent: bool,
+    grid: Grid,
 }
 
 /// Heads of a call, times sequences.
@@ -75,7 +75,7 @@ impl Kernel {
             carry: row.carry.0 as f64,
             around: row.call.0 as f64,
             items: row.items,
-            persistent: row.grid == Grid::Persistent,
+            grid: row.grid,
         }
     }
 
@@ -84,9 +84,9 @@ impl Kernel {
         self.tile
     }
 
-    /// Whether its thread blocks keep their SMs from the first item to the last.
-    pub fn is_persistent(&self) -> bool {
-        self.persistent
+    /// How its work items reach the SMs.
+    pub fn grid(&self) -> Grid {
+        self.grid
     }
 
     /// Whether carrying a state costs anything.
@@ -178,6 +178,7 @@ mod tests {
             items: Items::QueryTiles,
             grid: Grid::Persistent,
             source: "test".into(),
+            used_for: None,
         }
     }
 

@@ -2,10 +2,12 @@
 
 mod attention;
 mod cache;
+mod kernels;
 mod memory;
 mod scores;
 
 pub use attention::{Call, Heads, Kernel, weights};
+pub use kernels::Kernels;
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
 
 use crate::config::cluster::{Cluster, Items, NoKernel};
@@ -41,13 +43,22 @@ impl Costs {
         self.cluster.device.sms.max(1)
     }
 
-    /// The attention kernel of a plan.
+    /// The attention kernels of a plan.
     ///
     /// # Errors
     /// [`NoKernel`] if the cluster's table has none for the plan's heads, element type and pass.
-    pub fn kernel(&self, plan: &Plan) -> Result<Kernel, NoKernel> {
-        let row = self.cluster.kernel(plan.shape.head_dim, plan.shape.dtype, plan.pass)?;
-        Ok(Kernel::new(row, self.sms()))
+    pub fn kernels(&self, plan: &Plan) -> Result<Kernels, NoKernel> {
+        Kernels::of(&self.cluster, plan.shape.head_dim, plan.shape.dtype, plan.pass)
+    }
+
+    /// Which of `kernels` an attention call is launched with.
+    pub fn choose(
+        &mut self,
+        plan: &Plan,
+        kernels: &Kernels,
+        (q, kv, mask): (BlockId, BlockId, MaskId),
+    ) -> Kernel {
+        kernels.choose(plan.block(kv).tokens.len(), |kernel| self.profile(plan, kernel, (q, kv, mask)))
     }
 
     /// The work items of an attention call with `kernel`, over all heads and sequences, which reads and leaves a carried
@@ -59,7 +70,6 @@ impl Costs {
         (q, kv, mask): (BlockId, BlockId, MaskId),
         carries: u32,
     ) -> Call {
-        let by = By { tile: kernel.tile(), items: kernel.items() };
         let heads = match kernel.items() {
             Items::QueryTiles => Heads::separate(repeats(plan, q)),
             Items::KeyTiles => {
@@ -67,13 +77,23 @@ impl Costs {
                 Heads { separate: kv_heads, shared: repeats(plan, q).div_ceil(kv_heads.max(1)) }
             }
         };
-        let profile = if mask == MaskId::NONE {
+        kernel.call(&self.profile(plan, kernel, (q, kv, mask)), heads, carries)
+    }
+
+    /// The tiles of an attention call for one head, as `kernel` cuts it.
+    fn profile(
+        &mut self,
+        plan: &Plan,
+        kernel: &Kernel,
+        (q, kv, mask): (BlockId, BlockId, MaskId),
+    ) -> TileProfile {
+        let by = By { tile: kernel.tile(), items: kernel.items() };
+        if mask == MaskId::NONE {
             // Without a mask there is a closed form, cheaper than a look-up.
             by.profile(plan.mask(mask), &plan.block(q).tokens, &plan.block(kv).tokens)
         } else {
             self.geometry(plan, by, (q, kv, mask)).profile
-        };
-        kernel.call(&profile, heads, carries)
+        }
     }
 
     /// FLOPs of an attention call by the mask's area, over all heads and sequences.
@@ -90,14 +110,12 @@ impl Costs {
 
     /// Time of an operation that streams device memory; zero for one that does not.
     pub fn memory_time(&self, plan: &Plan, program: &Program, kind: &OpKind) -> SimTime {
-        let bytes = |buffer: Buf| program.buffers[usize::from(buffer.0)].bytes;
-        let moved = match *kind {
-            OpKind::Merge { from, into } => merge_bytes(bytes(from).min(bytes(into))),
-            OpKind::Accumulate { from, into } => accumulate_bytes(bytes(from).min(bytes(into))),
-            OpKind::Preprocess { delta, .. } => preprocess_bytes(&plan.shape, bytes(delta)),
-            _ => Bytes(0),
-        };
-        moved / self.cluster.device.reached.hbm
+        let moved = moved_bytes(plan, program, kind);
+        if moved == Bytes(0) {
+            return SimTime::ZERO;
+        }
+        let reached = &self.cluster.device.reached;
+        reached.call + moved / reached.hbm
     }
 
     /// Time of an operation on score rows.
@@ -109,6 +127,17 @@ impl Costs {
         let (q, kv, on) = (&plan.block(q).tokens, &plan.block(kv).tokens, plan.mask(mask));
         let count = || Geometry { profile: by.profile(on, q, kv), pairs: work::pairs(on, q, kv) };
         self.geometries.get_or_insert(on, q, kv, by, count)
+    }
+}
+
+/// Bytes of device memory that an operation reads and writes; zero for one that does more than streaming them.
+pub fn moved_bytes(plan: &Plan, program: &Program, kind: &OpKind) -> Bytes {
+    let bytes = |buffer: Buf| program.buffers[usize::from(buffer.0)].bytes;
+    match *kind {
+        OpKind::Merge { from, into } => merge_bytes(bytes(from).min(bytes(into))),
+        OpKind::Accumulate { from, into } => accumulate_bytes(bytes(from).min(bytes(into))),
+        OpKind::Preprocess { delta, .. } => preprocess_bytes(&plan.shape, bytes(delta)),
+        _ => Bytes(0),
     }
 }
 

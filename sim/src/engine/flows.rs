@@ -7,7 +7,7 @@
 //! order of events within an instant decides nothing.
 
 use super::fair::Sharing;
-use super::paths::Paths;
+use super::paths::{Path, Paths};
 use super::queue::Queue;
 use crate::plan::{OpId, Rank, Transport};
 use crate::topology::{LinkId, Topology};
@@ -29,6 +29,7 @@ pub(super) struct Flow {
     pub sides: [Side; 2],
     /// When both sides were posted.
     pub start: u64,
+    ranks: [Rank; 2],
     path: u32,
     state: State,
     /// When the first byte moves.
@@ -58,6 +59,8 @@ pub(super) struct Transfer {
     pub to: Rank,
     pub bytes: Bytes,
     pub sides: [Side; 2],
+    /// When both sides were posted; now, unless it had to wait for SMs and its latency has passed with that.
+    pub posted: u64,
 }
 
 /// All transfers on their way over one topology.
@@ -71,6 +74,14 @@ pub(super) struct Flows {
     dirty: Vec<LinkId>,
     epoch: u32,
     component: Component,
+    /// By rank: whether an attention call runs there, and the transfers on their way from or to it.
+    ranks: Vec<RankUse>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct RankUse {
+    is_busy: bool,
+    flows: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -101,17 +112,20 @@ impl Flows {
             dirty: Vec::new(),
             epoch: 0,
             component: Component::default(),
+            ranks: Vec::new(),
         }
     }
 
-    /// Forgets all transfers; later ones travel by `transport`.
-    pub fn reset(&mut self, transport: Transport) {
+    /// Forgets all transfers; later ones travel by `transport` between `ranks` ranks.
+    pub fn reset(&mut self, transport: Transport, ranks: u32) {
         self.paths.prepare(transport);
         self.transport = transport;
         self.slots.clear();
         self.free.clear();
         self.dirty.clear();
         self.epoch = 0;
+        self.ranks.clear();
+        self.ranks.resize(ranks as usize, RankUse::default());
         for link in &mut self.links {
             link.members.clear();
             link.mark = 0;
@@ -133,25 +147,52 @@ impl Flows {
         &self.slots[flow as usize]
     }
 
-    /// SMs that the transfer holds on both GPUs.
-    pub fn sms(&self, flow: u32) -> u32 {
-        self.paths.get(self.get(flow).path).sms
+    /// What the transfer travels over.
+    pub fn path(&self, flow: u32) -> &Path {
+        self.paths.get(self.get(flow).path)
     }
 
-    /// Whether any transfer may hold SMs.
-    pub fn hold_sms(&self) -> bool {
-        self.paths.topology().holds_sms(self.transport)
+    /// What a transfer between two ranks would travel over.
+    pub fn path_between(&mut self, from: Rank, to: Rank) -> &Path {
+        let path = self.paths.find(from, to, self.transport);
+        self.paths.get(path)
+    }
+
+    /// Whether any transfer and attention calls may hold each other up.
+    pub fn interfere(&self) -> bool {
+        self.paths.topology().interferes(self.transport)
+    }
+
+    /// An attention call begins or ends on `rank`.
+    pub fn set_busy(&mut self, rank: Rank, is_busy: bool) {
+        let Self { ranks, slots, paths, dirty, .. } = self;
+        let known = &mut ranks[rank as usize];
+        known.is_busy = is_busy;
+        for &slot in &known.flows {
+            dirty.extend(paths.links(slots[slot as usize].path));
+        }
+    }
+
+    /// The most that a transfer uses as things are, links aside.
+    fn limit(&self, flow: &Flow) -> f64 {
+        let path = self.paths.get(flow.path);
+        let is_beside = flow.ranks.iter().any(|&rank| self.ranks[rank as usize].is_busy);
+        if is_beside { path.limit_beside_calls } else { path.limit }
     }
 
     /// Starts a transfer now; returns its slot. `event` makes the queue's event of a flow.
     pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) -> u32 {
         let path = self.paths.find(transfer.from, transfer.to, self.transport);
-        let now = queue.now();
-        let active_at = now.saturating_add(self.paths.get(path).latency);
-        let is_alone = self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
+        let Path { latency, limit, limit_beside_calls, .. } = *self.paths.get(path);
+        let (now, ranks) = (queue.now(), [transfer.from, transfer.to]);
+        let active_at = transfer.posted.saturating_add(latency).max(now);
+        let is_slow = limit != limit_beside_calls;
+        let is_alone =
+            !is_slow && self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());
         let mut flow = Flow {
             sides: transfer.sides,
-            start: now,
+            ranks,
+            start: transfer.posted,
             path,
             state: State::Latent,
             active_at,
@@ -170,6 +211,11 @@ impl Flows {
         let slot = self.insert(flow);
         for &link in self.paths.links(path) {
             self.links[link as usize].members.push(slot);
+        }
+        if is_slow {
+            for rank in ranks {
+                self.ranks[rank as usize].flows.push(slot);
+            }
         }
         queue.push(posted, event(slot));
         slot
@@ -206,6 +252,9 @@ impl Flows {
     }
 
     fn leave(&mut self, slot: u32) {
+        for rank in self.slots[slot as usize].ranks {
+            self.ranks[rank as usize].flows.retain(|&flow| flow != slot);
+        }
         for &link in self.paths.links(self.slots[slot as usize].path) {
             let members = &mut self.links[link as usize].members;
             if let Some(i) = members.iter().position(|&m| m == slot) {
@@ -263,7 +312,8 @@ impl Flows {
 
     /// Shares the collected links among the collected flows that move.
     fn share(&mut self, queue: &mut Queue, event: impl Fn(u32) -> u32) {
-        let Component { links, flows, sharing } = &mut self.component;
+        let mut component = std::mem::take(&mut self.component);
+        let Component { links, flows, sharing } = &mut component;
         let capacities = self.paths.topology().capacities();
         sharing.reset(links.iter().map(|&l| capacities[l as usize].0));
         for (local, &link) in links.iter().enumerate() {
@@ -277,10 +327,11 @@ impl Flows {
                 queue.push(flow.active_at, event(slot));
             }
             if flow.state == State::Scheduled {
+                let flow = &self.slots[slot as usize];
                 let crossed = self.paths.links(flow.path).iter().map(|&l| self.links[l as usize].local);
-                sharing.add_flow(self.paths.get(flow.path).limit, crossed);
+                sharing.add_flow(self.limit(flow), crossed);
             }
-            flow.state == State::Scheduled
+            self.slots[slot as usize].state == State::Scheduled
         });
         for (&slot, &rate) in flows.iter().zip(sharing.fill()) {
             let flow = &mut self.slots[slot as usize];
@@ -289,6 +340,7 @@ impl Flows {
                 queue.push(flow.end, event(slot));
             }
         }
+        self.component = component;
     }
 }
 

@@ -6,7 +6,9 @@
 //! - **A transfer is a rendezvous.** It starts once its send and its receive are both posted, takes its route's latency
 //!   and then moves its bytes; both operations end with it.
 //! - **Links are shared max-min fairly** among the transfers that move at the time.
-//! - **NCCL transfers hold SMs** and slow attention calls down; a persistent call waits for those that it meets.
+//! - **NCCL transfers hold SMs** and slow attention calls down; a persistent call with fixed shares waits for those that it
+//!   meets, one with a queue makes them wait for its end.
+//! - **Transfers and attention calls use one memory**: each may lose a share of its speed beside the other.
 //! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
 //!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.
 //!   Projections are not attention's: no launch, no time either.
@@ -16,6 +18,7 @@
 
 mod fair;
 mod flows;
+mod grants;
 mod paths;
 mod power;
 mod program;
@@ -292,7 +295,7 @@ fn run<R: Recorder>(
         tasks.replace(measured);
     }
     lanes.load(tasks, plan.messages.len());
-    flows.reset(plan.transport);
+    flows.reset(plan.transport, plan.ranks());
     if conditions.is_some() || !speeds.is_empty() {
         let disturbed = |rank, op| conditions.as_ref().map_or(1.0, |c| c.of_operation(rank, op));
         let speed = |rank| speeds.get(rank as usize).copied().unwrap_or(1.0);
@@ -304,7 +307,7 @@ fn run<R: Recorder>(
         return Err(SimError::CutOff { from: m.from, to: m.to });
     }
     queue.reset(options.shuffle_ties);
-    let sms = flows.hold_sms().then(|| {
+    let sms = flows.interfere().then(|| {
         sms.reset(plan.ranks(), costs.sms());
         sms
     });

@@ -14,6 +14,10 @@ pub(super) struct Path {
     pub limit: f64,
     /// SMs that a transfer holds on both GPUs.
     pub sms: u32,
+    /// Share of its speed that a call beside a transfer loses.
+    pub slows_calls: f64,
+    /// The most that one transfer uses beside a call on one of its GPUs.
+    pub limit_beside_calls: f64,
     /// Whether failed links leave no way.
     pub is_cut: bool,
     /// What one transfer gets while it is alone.
@@ -75,6 +79,8 @@ impl Paths {
             latency: reach.latency.0,
             limit: reach.bandwidth.0,
             sms: reach.sms,
+            slows_calls: reach.slows_calls,
+            limit_beside_calls: reach.bandwidth.0 * (1.0 - reach.slowed_by_calls),
             is_cut: way.is_none(),
             idle_rate: reach.bandwidth.0.min(narrowest),
             last: (Bytes(0), SimTime::ZERO),

@@ -8,8 +8,8 @@
 //! and a position, and one that an earlier wait of the same lane implies is left out.
 
 use super::SimError;
-use crate::config::cluster::Host;
-use crate::cost::{Costs, Kernel};
+use crate::config::cluster::{Grid, Host};
+use crate::cost::{Costs, Kernels};
 use crate::plan::{LANES, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
 use crate::timeline::Timeline;
 use crate::units::SimTime;
@@ -27,8 +27,8 @@ const BLOCK: usize = 64;
 pub(super) enum TaskKind {
     /// A kernel that only streams memory, or nothing.
     Memory,
-    /// An attention call: it needs the SMs.
-    Call,
+    /// An attention call or a matrix product: it needs the SMs.
+    Call(Grid),
     Transfer,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Tasks {
     /// The place of each rank in a row: the longest programs come first, so that no row has gaps.
     columns: Vec<u32>,
     hosts: Vec<Loading>,
-    persistent: bool,
+    has_queues: bool,
 }
 
 /// How far a rank's program was prepared.
@@ -128,9 +128,9 @@ impl Tasks {
         &self.waits[from..from + count]
     }
 
-    /// Whether the plan's attention calls are persistent grids.
-    pub fn are_persistent(&self) -> bool {
-        self.persistent
+    /// Whether any attention call is a persistent grid with a queue.
+    pub fn have_queues(&self) -> bool {
+        self.has_queues
     }
 
     /// The first operation of every lane, [`STRIDE`] lanes a rank; [`END`] for an empty one.
@@ -144,7 +144,8 @@ impl Tasks {
     /// A kernel that the cluster lacks, or a plan that contradicts itself.
     pub fn load(&mut self, plan: &Plan, costs: &mut Costs, host: &Host) -> Result<(), SimError> {
         self.lay_out(plan)?;
-        let mut loader = Loader { plan, costs, host, kernel: None };
+        self.has_queues = false;
+        let mut loader = Loader { plan, costs, host, kernels: None };
         let longest = self.rows.len();
         for from in (0..longest).step_by(BLOCK) {
             for (rank, program) in plan.programs.iter().enumerate() {
@@ -154,7 +155,6 @@ impl Tasks {
                 }
             }
         }
-        self.persistent = loader.kernel.is_some_and(|kernel| kernel.is_persistent());
         Ok(())
     }
 
@@ -254,7 +254,7 @@ struct Loader<'a> {
     plan: &'a Plan,
     costs: &'a mut Costs,
     host: &'a Host,
-    kernel: Option<Kernel>,
+    kernels: Option<Kernels>,
 }
 
 impl Loader<'_> {
@@ -276,6 +276,7 @@ impl Loader<'_> {
         tasks.link(rank, index, lane, joined);
         let (waits, wait_count) = tasks.reduce_waits(rank, op);
         let (kind, work) = self.work(program, index)?;
+        tasks.has_queues |= kind == TaskKind::Call(Grid::PersistentQueue);
         *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, ..BLANK };
         Ok(())
     }
@@ -314,16 +315,25 @@ impl Loader<'_> {
             }
             OpKind::Attend { q_block, kv_block, mask, .. }
             | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-                let kernel = match self.kernel {
-                    Some(kernel) => kernel,
-                    None => *self.kernel.insert(self.costs.kernel(self.plan)?),
+                let kernels = match self.kernels {
+                    Some(kernels) => kernels,
+                    None => *self.kernels.insert(self.costs.kernels(self.plan)?),
                 };
+                let blocks = (q_block, kv_block, mask);
+                let kernel = self.costs.choose(self.plan, &kernels, blocks);
                 let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
-                let call = self.costs.call(self.plan, &kernel, (q_block, kv_block, mask), carries);
-                (TaskKind::Call, call.time(self.costs.sms()))
+                let call = self.costs.call(self.plan, &kernel, blocks, carries);
+                // A grid of fewer thread blocks than there are SMs leaves some free.
+                let leaves_room = call.items < u64::from(self.costs.sms());
+                let grid = match kernel.grid() {
+                    Grid::PersistentQueue if leaves_room => Grid::PerItem,
+                    grid => grid,
+                };
+                (TaskKind::Call(grid), call.time(self.costs.sms()))
             }
             OpKind::Scores(scores) => {
-                let product = if scores.product().is_some() { TaskKind::Call } else { TaskKind::Memory };
+                let is_product = scores.product().is_some();
+                let product = if is_product { TaskKind::Call(Grid::PerItem) } else { TaskKind::Memory };
                 (product, self.costs.scores_time(self.plan, program, &scores))
             }
             // The last attention call or merge does it on its way out.

@@ -85,7 +85,7 @@ fn flops(
     }
     let kernel = match kernel {
         Some(kernel) => kernel,
-        None => kernel.insert(costs.kernel(plan)?),
+        None => kernel.insert(*costs.kernels(plan)?.general()),
     };
     Ok(costs.flops(plan, kernel, q_block, kv_block, mask))
 }

@@ -1,24 +1,29 @@
-//! SMs that transfers take from attention calls.
+//! What transfers take from attention calls: SMs, and a share of the memory's bandwidth.
 //!
 //! An NCCL transfer is a kernel, which holds SMs of both its GPUs while it moves; a copy engine holds none. A call that
-//! runs beside transfers that hold n of N SMs goes on at (N - n)/N of its speed. A persistent grid has one thread block
-//! for every SM, each with its share of the work: if it starts while SMs are held, the blocks that find no room begin
-//! when those transfers have ended, and the call so ends its whole time after them.
+//! runs beside transfers that hold n of N SMs, and cost it the share s of its speed besides, goes on at (1 - s)(N - n)/N of
+//! its speed. A persistent grid has one thread block for every SM. If each has its share of the work and it starts while
+//! SMs are held, the blocks that find no room begin when those transfers have ended, and the call so ends its whole time
+//! after them. If they take their work from a queue, blocks that come late find less to do, and the call is only slowed
+//! down; a transfer that needs SMs finds none before such a call has ended ([`super::grants`]).
 //!
 //! On H200 (cuDNN, persistent; calls of 8Ki and 16Ki tokens) 94% of an NCCL exchange posted with a call was exposed, and
 //! 33% and 20% of one posted after it; for many short thread blocks 39% and 66%, and 19% and 15%; of copies 0 to 29%.
 
 use super::program::STRIDE;
+use crate::config::cluster::Grid;
 
 const NEVER: u64 = u64::MAX;
 const NO_LANE: u32 = u32::MAX;
+/// Speeds are in parts of one SM, so that they stay whole where a share of them is lost.
+const PARTS: u32 = 1 << 20;
 
 /// Who holds how many SMs, and how far each rank's call is.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sms {
     total: u32,
     ranks: Vec<RankSms>,
-    lanes: Vec<LaneSms>,
+    lanes: Vec<Most>,
     /// By transfer and side: how many calls its rank had started when it began to move.
     calls_before: Vec<[u32; 2]>,
 }
@@ -32,27 +37,31 @@ struct RankSms {
     calls: u32,
     /// The lane of the call that runs.
     call: u32,
-    /// What is left of it at `since`, in picoseconds of one SM.
+    /// How its work items reach the SMs.
+    grid: Grid,
+    /// What is left of it at `since`, in picoseconds of one SM, times [`PARTS`].
     left: u128,
     since: u64,
     /// Transfers that it waits for.
     in_way: u32,
+    /// Parts of its speed that it loses to transfers, whatever they hold.
+    losses: Most,
 }
 
-/// A lane's transfers that move are one kernel, with the SMs of the most demanding one. There are at most two kinds:
-/// inside a node and between nodes.
+/// The demand of the most demanding of some transfers: a lane's are one kernel, and one memory serves all of a GPU. There
+/// are at most two kinds: inside a node and between nodes.
 #[derive(Debug, Clone, Copy, Default)]
-struct LaneSms {
+struct Most {
     kinds: [Kind; 2],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
-    sms: u32,
-    moving: u32,
+    demand: u32,
+    count: u32,
 }
 
-/// One side of a transfer that holds SMs.
+/// One side of a transfer that holds up calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder {
     /// The slot of the transfer.
@@ -61,8 +70,16 @@ pub(super) struct Holder {
     pub side: usize,
     /// Its lane.
     pub lane: u32,
-    /// SMs that it holds, at least one.
+    /// SMs that it holds.
     pub sms: u32,
+    /// Share of its speed that a call loses beside it.
+    pub loss: f64,
+}
+
+impl Holder {
+    fn lost_parts(&self) -> u32 {
+        (f64::from(PARTS) * self.loss).round() as u32
+    }
 }
 
 /// That the call of a lane now ends at another time; [`u64::MAX`] while that is unknown.
@@ -75,23 +92,34 @@ pub(super) struct NewEnd {
 impl Sms {
     /// Devices of `total` SMs, all free.
     pub fn reset(&mut self, ranks: u32, total: u32) {
-        let idle = RankSms { held: 0, moving: 0, calls: 0, call: NO_LANE, left: 0, since: 0, in_way: 0 };
+        let idle = RankSms {
+            held: 0,
+            moving: 0,
+            calls: 0,
+            call: NO_LANE,
+            grid: Grid::PerItem,
+            left: 0,
+            since: 0,
+            in_way: 0,
+            losses: Most::default(),
+        };
         self.total = total;
         self.ranks.clear();
         self.ranks.resize(ranks as usize, idle);
         self.lanes.clear();
-        self.lanes.resize(ranks as usize * STRIDE, LaneSms::default());
+        self.lanes.resize(ranks as usize * STRIDE, Most::default());
         self.calls_before.clear();
     }
 
     /// A call that takes `duration` on all SMs starts on `lane`; returns when it ends as things are.
-    pub fn start_call(&mut self, lane: u32, duration: u64, now: u64, persistent: bool) -> NewEnd {
+    pub fn start_call(&mut self, lane: u32, duration: u64, now: u64, grid: Grid) -> NewEnd {
         let rank = &mut self.ranks[lane as usize / STRIDE];
         rank.calls += 1;
         rank.call = lane;
-        rank.left = u128::from(duration) * u128::from(self.total);
+        rank.grid = grid;
+        rank.left = u128::from(duration) * u128::from(self.total) * u128::from(PARTS);
         rank.since = now;
-        rank.in_way = if persistent { rank.moving } else { 0 };
+        rank.in_way = if grid == Grid::Persistent { rank.moving } else { 0 };
         rank.end(self.total, now)
     }
 
@@ -100,75 +128,104 @@ impl Sms {
         self.ranks[lane as usize / STRIDE].call = NO_LANE;
     }
 
+    /// Whether a transfer on `lane` finds no SM before the call of its rank has ended.
+    pub fn is_full(&self, lane: u32) -> bool {
+        let rank = &self.ranks[lane as usize / STRIDE];
+        rank.call != NO_LANE && rank.grid == Grid::PersistentQueue
+    }
+
+    /// A transfer that waits for its other side takes `sms` SMs of `lane`'s rank.
+    pub fn reserve(&mut self, lane: u32, sms: u32, now: u64) -> Option<NewEnd> {
+        let rank = &mut self.ranks[lane as usize / STRIDE];
+        rank.go_on(self.total, now);
+        rank.held += self.lanes[lane as usize].add(sms);
+        (rank.call != NO_LANE).then(|| rank.end(self.total, now))
+    }
+
+    /// It moves, or begins to, and its SMs are counted with it.
+    pub fn unreserve(&mut self, lane: u32, sms: u32, now: u64) {
+        let rank = &mut self.ranks[lane as usize / STRIDE];
+        rank.go_on(self.total, now);
+        rank.held -= self.lanes[lane as usize].remove(sms);
+    }
+
     /// A transfer begins to move.
     pub fn hold(&mut self, holder: Holder, now: u64) -> Option<NewEnd> {
-        let Holder { flow, side, lane, sms } = holder;
+        let Holder { flow, side, lane, sms, .. } = holder;
         let rank = &mut self.ranks[lane as usize / STRIDE];
         if self.calls_before.len() <= flow as usize {
             self.calls_before.resize(flow as usize + 1, [0; 2]);
         }
         self.calls_before[flow as usize][side] = rank.calls;
         rank.go_on(self.total, now);
-        rank.moving += 1;
-        rank.held += self.lanes[lane as usize].add(sms);
+        if sms > 0 {
+            rank.moving += 1;
+            rank.held += self.lanes[lane as usize].add(sms);
+        }
+        rank.losses.add(holder.lost_parts());
         (rank.call != NO_LANE).then(|| rank.end(self.total, now))
     }
 
     /// A transfer has ended.
     pub fn release(&mut self, holder: Holder, now: u64) -> Option<NewEnd> {
-        let Holder { flow, side, lane, sms } = holder;
+        let Holder { flow, side, lane, sms, .. } = holder;
         let rank = &mut self.ranks[lane as usize / STRIDE];
         rank.go_on(self.total, now);
-        rank.moving -= 1;
-        rank.held -= self.lanes[lane as usize].remove(sms);
-        if rank.in_way > 0 && self.calls_before[flow as usize][side] < rank.calls {
+        rank.losses.remove(holder.lost_parts());
+        if sms > 0 {
+            rank.moving -= 1;
+            rank.held -= self.lanes[lane as usize].remove(sms);
+        }
+        if sms > 0 && rank.in_way > 0 && self.calls_before[flow as usize][side] < rank.calls {
             rank.in_way -= 1;
         }
         (rank.call != NO_LANE).then(|| rank.end(self.total, now))
     }
 }
 
-impl LaneSms {
-    fn held(&self) -> u32 {
-        self.kinds.iter().filter(|k| k.moving > 0).map(|k| k.sms).max().unwrap_or(0)
+impl Most {
+    fn demand(&self) -> u32 {
+        self.kinds.iter().filter(|k| k.count > 0).map(|k| k.demand).max().unwrap_or(0)
     }
 
-    /// One more transfer of `sms` SMs; returns how many more are held.
-    fn add(&mut self, sms: u32) -> u32 {
-        let before = self.held();
+    /// One more transfer of `demand`; returns by how much the largest demand grows.
+    fn add(&mut self, demand: u32) -> u32 {
+        let before = self.demand();
         let [first, second] = &mut self.kinds;
-        let kind = if first.sms == sms || (first.moving == 0 && second.sms != sms) { first } else { second };
-        kind.sms = sms;
-        kind.moving += 1;
-        self.held() - before
+        let is_first = first.demand == demand || (first.count == 0 && second.demand != demand);
+        let kind = if is_first { first } else { second };
+        kind.demand = demand;
+        kind.count += 1;
+        self.demand() - before
     }
 
-    /// One transfer of `sms` SMs less; returns how many fewer are held.
-    fn remove(&mut self, sms: u32) -> u32 {
-        let before = self.held();
-        if let Some(kind) = self.kinds.iter_mut().find(|k| k.sms == sms && k.moving > 0) {
-            kind.moving -= 1;
+    /// One transfer of `demand` less; returns by how much the largest demand shrinks.
+    fn remove(&mut self, demand: u32) -> u32 {
+        let before = self.demand();
+        if let Some(kind) = self.kinds.iter_mut().find(|k| k.demand == demand && k.count > 0) {
+            kind.count -= 1;
         }
-        before - self.held()
+        before - self.demand()
     }
 }
 
 impl RankSms {
-    /// SMs left to the call: it never stops for good.
-    fn free(&self, total: u32) -> u32 {
-        total.saturating_sub(self.held).max(1)
+    /// Speed left to the call, in parts of one SM: it never stops for good.
+    fn speed(&self, total: u32) -> u128 {
+        let parts = PARTS.saturating_sub(self.losses.demand()).max(1);
+        u128::from(total.saturating_sub(self.held).max(1)) * u128::from(parts)
     }
 
     fn go_on(&mut self, total: u32, now: u64) {
         if self.in_way == 0 {
-            let done = u128::from(now - self.since) * u128::from(self.free(total));
+            let done = u128::from(now - self.since) * self.speed(total);
             self.left = self.left.saturating_sub(done);
         }
         self.since = now;
     }
 
     fn end(&self, total: u32, now: u64) -> NewEnd {
-        let time = self.left.div_ceil(u128::from(self.free(total)));
+        let time = self.left.div_ceil(self.speed(total));
         let end = if self.in_way > 0 { NEVER } else { now.saturating_add(time.try_into().unwrap_or(NEVER)) };
         NewEnd { lane: self.call, end }
     }
@@ -192,14 +249,14 @@ mod tests {
 
     /// A transfer on lane `lane`.
     fn transfer(flow: u32, lane: u32, sms: u32) -> Holder {
-        Holder { flow, side: 0, lane, sms }
+        Holder { flow, side: 0, lane, sms, loss: 0.0 }
     }
 
     #[test]
     fn a_call_slows_down_while_sms_are_held() {
         let mut sms = device();
         let other = transfer(0, 1, 4);
-        assert_eq!(sms.start_call(CALL, 1000, 0, true), ends(1000));
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(1000));
         // 100 of 1000 done; 900 left at 6/10.
         assert_eq!(sms.hold(other, 100), Some(ends(1600)));
         // 300 of those 900 in 500.
@@ -210,7 +267,7 @@ mod tests {
     fn a_group_holds_the_sms_of_its_most_demanding_transfer() {
         let mut sms = device();
         let (near, far, apart) = (transfer(0, 1, 5), transfer(1, 1, 2), transfer(2, 2, 3));
-        sms.start_call(CALL, 1000, 0, true);
+        sms.start_call(CALL, 1000, 0, Grid::Persistent);
         assert_eq!(sms.hold(near, 0), Some(ends(2000)));
         assert_eq!(sms.hold(far, 0), Some(ends(2000)), "the same kernel");
         // 50 of 1000 done.
@@ -227,7 +284,7 @@ mod tests {
         let mut sms = device();
         let (met, later) = (transfer(0, 1, 4), transfer(1, 2, 4));
         sms.hold(met, 0);
-        assert_eq!(sms.start_call(CALL, 1000, 0, true), ends(NEVER));
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(NEVER));
         assert_eq!(sms.hold(later, 300), Some(ends(NEVER)));
         // The second came later: it slows the call down, and does not stop it.
         assert_eq!(sms.release(met, 500), Some(ends(500 + 1667)));
@@ -241,7 +298,7 @@ mod tests {
         for next_first in [false, true] {
             let mut sms = device();
             sms.hold(met, 0);
-            sms.start_call(CALL, 1000, 0, true);
+            sms.start_call(CALL, 1000, 0, Grid::Persistent);
             let end = if next_first {
                 sms.hold(next, 500);
                 sms.release(met, 500)
@@ -258,7 +315,7 @@ mod tests {
         let mut sms = device();
         let other = transfer(0, 1, 5);
         sms.hold(other, 0);
-        assert_eq!(sms.start_call(CALL, 1000, 0, false), ends(2000));
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::PerItem), ends(2000));
         assert_eq!(sms.release(other, 1000), Some(ends(1500)));
         sms.end_call(CALL);
         assert_eq!(sms.hold(other, 2000), None, "nothing runs");
@@ -268,6 +325,6 @@ mod tests {
     fn a_call_never_stops_for_good() {
         let mut sms = device();
         sms.hold(transfer(0, 1, 30), 0);
-        assert_eq!(sms.start_call(CALL, 1000, 0, false), ends(10_000));
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::PerItem), ends(10_000));
     }
 }

@@ -1,6 +1,8 @@
 //! The run itself: heads of lanes that start, transfers that meet, events that end them.
 
 use super::flows::{Flow, Flows, Side, Transfer};
+use super::grants::Grants;
+use super::paths::Path;
 use super::program::{END, STRIDE, Task, TaskKind, Tasks};
 use super::queue::Queue;
 use super::sms::{Holder, NewEnd, Sms};
@@ -34,6 +36,8 @@ pub(super) struct Lanes {
     posted: Vec<Side>,
     /// Lanes whose attention calls start when the transfers of this instant have started.
     calls: Vec<u32>,
+    /// Transfers that wait for SMs.
+    pub(super) grants: Grants,
 }
 
 const NOBODY: Side = Side { lane: u32::MAX, op: 0 };
@@ -45,6 +49,7 @@ impl Lanes {
         let at_start = |&head: &OpId| LaneState { head, ..LaneState::default() };
         self.states.extend(tasks.lanes().iter().map(at_start));
         self.calls.clear();
+        self.grants.clear();
         self.posted.clear();
         self.posted.resize(messages, NOBODY);
     }
@@ -52,7 +57,7 @@ impl Lanes {
 
 impl Lanes {
     /// Notes another end of the call in hand, and posts it if it is known.
-    fn put_off(&mut self, new: NewEnd, queue: &mut Queue) {
+    pub(super) fn put_off(&mut self, new: NewEnd, queue: &mut Queue) {
         self.states[new.lane as usize].until = new.end;
         if new.end != u64::MAX {
             queue.push(new.end, event(COMPUTED, new.lane));
@@ -64,12 +69,13 @@ impl Lanes {
 const FLOW: u32 = 0;
 const COMPUTED: u32 = 1;
 const LAUNCHED: u32 = 2;
+pub(super) const DUE: u32 = 3;
 
-fn event(kind: u32, of: u32) -> u32 {
+pub(super) fn event(kind: u32, of: u32) -> u32 {
     of << 2 | kind
 }
 
-fn flow_event(flow: u32) -> u32 {
+pub(super) fn flow_event(flow: u32) -> u32 {
     event(FLOW, flow)
 }
 
@@ -98,6 +104,7 @@ impl<R: Recorder> Run<'_, R> {
             while let Some(event) = self.queue.pop_present() {
                 self.take(event, &mut last);
             }
+            self.grant();
             self.start_calls();
             self.flows.settle(self.queue, flow_event);
             if self.queue.present_is_empty() && !self.queue.advance() {
@@ -125,7 +132,8 @@ impl<R: Recorder> Run<'_, R> {
                     self.end_compute(of);
                 }
             }
-            _ => self.post(of),
+            LAUNCHED => self.post(of),
+            _ => self.lanes.grants.fall_due(of),
         }
     }
 
@@ -166,10 +174,10 @@ impl<R: Recorder> Run<'_, R> {
         while op != next {
             let Task { kind, work, next, .. } = *self.tasks.get(lane / STRIDE as u32, op);
             match kind {
-                TaskKind::Call if self.sms.is_some() && is_compute(lane) => {
+                TaskKind::Call(_) if self.sms.is_some() && is_compute(lane) => {
                     self.lanes.calls.push(lane);
                 }
-                TaskKind::Call | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
+                TaskKind::Call(_) | TaskKind::Memory => self.end_at(lane, now.saturating_add(work)),
                 TaskKind::Transfer => self.meet(work as MessageId, Side { lane, op }),
             }
             open += 1;
@@ -191,9 +199,12 @@ impl<R: Recorder> Run<'_, R> {
         let mut calls = std::mem::take(&mut self.lanes.calls);
         for lane in calls.drain(..) {
             let head = self.lanes.states[lane as usize].head;
-            let duration = self.tasks.get(lane / STRIDE as u32, head).work;
-            let new = sms.start_call(lane, duration, now, self.tasks.are_persistent());
+            let rank = lane / STRIDE as u32;
+            let task = self.tasks.get(rank, head);
+            let TaskKind::Call(grid) = task.kind else { continue };
+            let new = sms.start_call(lane, task.work, now, grid);
             self.lanes.put_off(new, self.queue);
+            self.flows.set_busy(rank, true);
         }
         self.lanes.calls = calls;
     }
@@ -208,9 +219,14 @@ impl<R: Recorder> Run<'_, R> {
         let sides = [*posted, side];
         let m = self.plan.message(message);
         let bytes = self.conditions.map_or(m.bytes, |c| c.of_message(message, m.bytes));
-        let transfer = Transfer { from: m.from, to: m.to, bytes, sides };
-        let flow = self.flows.start(&transfer, self.queue, flow_event);
-        self.change_sms(flow, sides, Sms::hold);
+        let transfer = Transfer { from: m.from, to: m.to, bytes, sides, posted: self.queue.now() };
+        self.await_sms(message, transfer);
+    }
+
+    /// Lets a transfer begin, which holds its SMs from now on.
+    pub(super) fn begin(&mut self, transfer: &Transfer) {
+        let flow = self.flows.start(transfer, self.queue, flow_event);
+        self.change_sms(flow, transfer.sides, Sms::hold);
     }
 
     /// Lets a transfer take or give back SMs on both its ranks.
@@ -221,9 +237,12 @@ impl<R: Recorder> Run<'_, R> {
         change: impl Fn(&mut Sms, Holder, u64) -> Option<NewEnd>,
     ) {
         let Some(sms) = &mut self.sms else { return };
-        let held = self.flows.sms(flow);
-        for (side, Side { lane, .. }) in sides.into_iter().enumerate().filter(|_| held > 0) {
-            let holder = Holder { flow, side, lane, sms: held };
+        let Path { sms: held, slows_calls: loss, .. } = *self.flows.path(flow);
+        if held == 0 && loss == 0.0 {
+            return;
+        }
+        for (side, Side { lane, .. }) in sides.into_iter().enumerate() {
+            let holder = Holder { flow, side, lane, sms: held, loss };
             if let Some(new) = change(sms, holder, self.queue.now()) {
                 self.lanes.put_off(new, self.queue);
             }
@@ -245,6 +264,7 @@ impl<R: Recorder> Run<'_, R> {
         state.until = u64::MAX;
         if let Some(sms) = self.sms.as_mut().filter(|_| is_compute(lane)) {
             sms.end_call(lane);
+            self.flows.set_busy(lane / STRIDE as u32, false);
         }
         self.end_task(lane, head, since);
     }

@@ -121,6 +121,8 @@ impl Reach {
             bandwidth: BytesPerSec(self.bandwidth.0.min(next.bandwidth.0)),
             latency: self.latency + next.latency,
             sms: self.sms.max(next.sms),
+            slows_calls: self.slows_calls.max(next.slows_calls),
+            slowed_by_calls: self.slowed_by_calls.max(next.slowed_by_calls),
         }
     }
 }

@@ -91,16 +91,39 @@ pub struct Reach {
     pub latency: SimTime,
     /// SMs that it holds on both GPUs while it moves.
     pub sms: u32,
+    /// Share of its speed that an attention call on one of the GPUs loses beside it, held SMs aside.
+    pub slows_calls: f64,
+    /// Share of its bandwidth that it loses beside an attention call on one of the GPUs.
+    pub slowed_by_calls: f64,
 }
 
 impl Reach {
     /// Where no way leads.
-    pub const NOTHING: Self = Self { bandwidth: BytesPerSec(0.0), latency: SimTime::ZERO, sms: 0 };
+    pub const NOTHING: Self = Self {
+        bandwidth: BytesPerSec(0.0),
+        latency: SimTime::ZERO,
+        sms: 0,
+        slows_calls: 0.0,
+        slowed_by_calls: 0.0,
+    };
+}
+
+impl Reach {
+    /// Whether such transfers and attention calls hold each other up.
+    fn interferes(&self) -> bool {
+        self.sms > 0 || self.slows_calls > 0.0 || self.slowed_by_calls > 0.0
+    }
 }
 
 impl From<&cluster::Transport> for Reach {
     fn from(transport: &cluster::Transport) -> Self {
-        Self { bandwidth: transport.bandwidth, latency: transport.latency, sms: transport.sms }
+        Self {
+            bandwidth: transport.bandwidth,
+            latency: transport.latency,
+            sms: transport.sms,
+            slows_calls: transport.slows_calls,
+            slowed_by_calls: transport.slowed_by_calls,
+        }
     }
 }
 
@@ -169,10 +192,10 @@ impl Topology {
         &self.links.capacities
     }
 
-    /// Whether any transfer by `transport` holds SMs.
-    pub fn holds_sms(&self, transport: Transport) -> bool {
-        let network = self.network.as_ref().map_or(0, NetworkLinks::sms);
-        self.inside(transport).sms.max(network) > 0
+    /// Whether any transfer by `transport` and attention calls hold each other up.
+    pub fn interferes(&self, transport: Transport) -> bool {
+        let network = self.network.as_ref().map(NetworkLinks::reach);
+        network.into_iter().chain([self.inside(transport)]).any(|reach| reach.interferes())
     }
 
     /// What one transfer inside a node reaches.

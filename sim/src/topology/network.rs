@@ -64,8 +64,8 @@ impl NetworkLinks {
     }
 
     /// SMs that a transfer holds.
-    pub fn sms(&self) -> u32 {
-        self.reach.sms
+    pub fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Between GPUs, given as (node, index in the node), of different nodes.

@@ -6,6 +6,7 @@ mod ideal_limits;
 mod launches;
 mod links;
 mod network;
+mod overlap;
 mod power;
 mod random_plans;
 mod sms;

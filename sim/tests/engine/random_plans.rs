@@ -66,7 +66,9 @@ prop_compose! {
         kind in 0usize..4, tile in 1u32..40, sms in 1u32..12, partial in 1.0f64..2.0, fixed in 0u64..5_000,
         launches in prop::array::uniform3(0u64..2_000_000), latency in 0u64..3_000_000, rate in 1e9f64..5e11,
         nics in prop::sample::select(vec![1u32, 2, 8, 16]), gpudirect in any::<bool>(), over in 1.0f64..8.0,
-        held in prop::array::uniform2(0u32..8), persistent in any::<bool>()
+        held in prop::array::uniform2(0u32..8),
+        grid in prop::sample::select(vec![Grid::Persistent, Grid::PersistentQueue, Grid::PerItem]),
+        losses in prop::array::uniform4(prop_oneof![Just(0.0), 0.0f64..0.6])
     ) -> Cluster {
         let mut cluster = support::nvswitch(2);
         let link_bandwidth = BytesPerSec(rate);
@@ -86,14 +88,18 @@ prop_compose! {
         cluster.host.nccl_launch = SimTime(launches[2]);
         cluster.device.sms = sms;
         cluster.fabric.nccl.sms = held[0];
+        for transport in [&mut cluster.fabric.nccl, &mut cluster.fabric.copy] {
+            (transport.slows_calls, transport.slowed_by_calls) = (losses[2], losses[3]);
+        }
         for row in &mut cluster.kernels {
             (row.tile_q, row.tile_kv, row.partial_tile_cost) = (tile, 2 * tile, partial);
             (row.prologue, row.epilogue) = (SimTime(fixed), SimTime(fixed / 2));
-            row.grid = if persistent { Grid::Persistent } else { Grid::PerItem };
+            row.grid = grid;
         }
         let network = cluster.network.as_mut().unwrap();
         network.nics_per_node = nics;
         network.transport.sms = held[1];
+        (network.transport.slows_calls, network.transport.slowed_by_calls) = (losses[0], losses[1]);
         network.gpudirect = gpudirect;
         network.staging_bandwidth = (!gpudirect).then_some(BytesPerSec(rate * 0.4));
         if kind == 1 {
@@ -115,8 +121,9 @@ fn least_time(plan: &Plan, costs: &mut Costs, topology: &Topology, rank: usize, 
     match program.ops[op].kind {
         OpKind::Attend { q_block, kv_block, mask, .. }
         | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-            let kernel = costs.kernel(plan).unwrap();
-            costs.call(plan, &kernel, (q_block, kv_block, mask), 0).time(costs.sms())
+            let (kernels, blocks) = (costs.kernels(plan).unwrap(), (q_block, kv_block, mask));
+            let kernel = costs.choose(plan, &kernels, blocks);
+            costs.call(plan, &kernel, blocks, 0).time(costs.sms())
         }
         OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
             let m = plan.message(message);

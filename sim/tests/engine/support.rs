@@ -18,7 +18,7 @@ pub const FREE: BytesPerSec = BytesPerSec(f64::INFINITY);
 pub const HEAD_DIM: u32 = 64;
 
 pub fn transport(bandwidth: BytesPerSec, latency: SimTime) -> Transport {
-    Transport { bandwidth, latency, sms: 0, source: "test".into() }
+    Transport { bandwidth, latency, sms: 0, slows_calls: 0.0, slowed_by_calls: 0.0, source: "test".into() }
 }
 
 pub fn fabric(topology: FabricTopology, copy: Transport, nccl: Transport) -> Fabric {
@@ -44,6 +44,7 @@ pub fn ideal(gpus: u32) -> Cluster {
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::Persistent,
         source: "test".into(),
+        used_for: None,
     });
     let zero = SimTime::ZERO;
     Cluster {
@@ -59,7 +60,12 @@ pub fn ideal(gpus: u32) -> Cluster {
             copy_engines: 8,
             source: "test".into(),
             peak: Peak { bf16: FlopsPerSec(1e15), fp16: None, fp8: None, tf32: None, fp32: None },
-            reached: Reached { matmul: FlopsPerSec(1e15), hbm: FREE, source: "test".into() },
+            reached: Reached {
+                matmul: FlopsPerSec(1e15),
+                hbm: FREE,
+                call: SimTime::ZERO,
+                source: "test".into(),
+            },
             power: None,
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },

@@ -21,6 +21,8 @@ fn transport(gb_per_s: f64, us: u64, sms: u32) -> Transport {
         bandwidth: BytesPerSec(gb_per_s * 1e9),
         latency: SimTime(us * 1_000_000),
         sms,
+        slows_calls: 0.0,
+        slowed_by_calls: 0.0,
         source: "test".into(),
     }
 }
@@ -44,6 +46,7 @@ pub fn cluster(nodes: u32) -> Cluster {
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::PerItem,
         source: "test".into(),
+        used_for: None,
     });
     Cluster {
         name: "test".into(),
@@ -58,7 +61,12 @@ pub fn cluster(nodes: u32) -> Cluster {
             copy_engines: 4,
             source: "test".into(),
             peak: Peak { bf16: FlopsPerSec(300e12), fp16: None, fp8: None, tf32: None, fp32: None },
-            reached: Reached { matmul: FlopsPerSec(250e12), hbm: BytesPerSec(1.5e12), source: "test".into() },
+            reached: Reached {
+                matmul: FlopsPerSec(250e12),
+                hbm: BytesPerSec(1.5e12),
+                call: SimTime::ZERO,
+                source: "test".into(),
+            },
             power: None,
         },
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },

@@ -66,6 +66,7 @@ impl Machine for Gpus {
             tile: TileShape { q: 128, kv: 128 },
             items: Items::QueryTiles,
             grid: Grid::Persistent,
+            used_for: None,
         };
         [128, 64].into_iter().flat_map(|d| [kernel(d, Pass::Forward), kernel(d, Pass::Backward)]).collect()
     }

@@ -79,11 +79,13 @@ pub struct KernelId {
     pub dtype: Dtype,
     /// Head dimension of the row.
     pub head_dim: u32,
+    /// Whether it is the row with a condition, of two.
+    pub conditional: bool,
 }
 
 impl From<&KernelRow> for KernelId {
     fn from(row: &KernelRow) -> Self {
-        Self { pass: row.pass, dtype: row.dtype, head_dim: row.head_dim }
+        Self { pass: row.pass, dtype: row.dtype, head_dim: row.head_dim, conditional: row.used_for.is_some() }
     }
 }
 
@@ -116,17 +118,21 @@ const NAMES: &[(&str, Quantity)] = &[
     ("model", Quantity::Model),
 ];
 
+/// Marks the row with a condition in a name: `kernels.forward.bf16.128.conditional.rate`.
+const CONDITIONAL: &str = "conditional";
+
 impl Quantity {
     /// The quantity called `name`, as [`Quantity`]'s variants list them.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((_, quantity)) = NAMES.iter().find(|(known, _)| *known == name) {
             return Some(*quantity);
         }
-        let mut parts = name.strip_prefix("kernels.")?.split('.');
+        let mut parts = name.strip_prefix("kernels.")?.split('.').peekable();
         let id = KernelId {
             pass: Pass::from_name(parts.next()?)?,
             dtype: Dtype::from_name(parts.next()?)?,
             head_dim: parts.next()?.parse().ok()?,
+            conditional: parts.next_if_eq(&CONDITIONAL).is_some(),
         };
         let figure = KernelFigure::from_name(parts.next()?)?;
         parts.next().is_none().then_some(Self::Kernel(id, figure))
@@ -136,8 +142,12 @@ impl Quantity {
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kernel(KernelId { pass, dtype, head_dim }, figure) => {
-                write!(f, "kernels.{}.{}.{head_dim}.{}", pass.name(), dtype.name(), figure.name())
+            Self::Kernel(KernelId { pass, dtype, head_dim, conditional }, figure) => {
+                write!(f, "kernels.{}.{}.{head_dim}.", pass.name(), dtype.name())?;
+                if *conditional {
+                    write!(f, "{CONDITIONAL}.")?;
+                }
+                f.write_str(figure.name())
             }
             plain => f.write_str(NAMES.iter().find(|(_, q)| q == plain).map_or("", |(name, _)| name)),
         }
@@ -229,8 +239,11 @@ mod tests {
 
     #[test]
     fn every_name_names_one_quantity() {
-        let id = KernelId { pass: Pass::Backward, dtype: Dtype::Fp16, head_dim: 64 };
-        let figures = KernelFigure::NAMES.iter().map(|&(_, figure)| Quantity::Kernel(id, figure));
+        let id =
+            |conditional| KernelId { pass: Pass::Backward, dtype: Dtype::Fp16, head_dim: 64, conditional };
+        let figures = KernelFigure::NAMES.iter().flat_map(|&(_, figure)| {
+            [false, true].map(|conditional| Quantity::Kernel(id(conditional), figure))
+        });
         for quantity in NAMES.iter().map(|&(_, q)| q).chain(figures) {
             assert_eq!(Quantity::from_name(&quantity.to_string()), Some(quantity));
         }
@@ -244,7 +257,7 @@ mod tests {
     #[test]
     fn scaling_touches_what_it_names_and_nothing_else() {
         let cluster = Cluster::parse("test", &test_text("")).unwrap();
-        let id = KernelId { pass: Pass::Forward, dtype: Dtype::Bf16, head_dim: 128 };
+        let id = KernelId { pass: Pass::Forward, dtype: Dtype::Bf16, head_dim: 128, conditional: false };
         let scaled = cluster.scaled(Quantity::Kernel(id, KernelFigure::Rate), 2.0);
         let rate = |c: &Cluster, d: u32| c.kernel(d, Dtype::Bf16, Pass::Forward).unwrap().rate;
         assert_eq!(rate(&scaled, 128).0, 2.0 * rate(&cluster, 128).0);

@@ -45,6 +45,37 @@ pub struct KernelRow {
     pub grid: Grid,
     /// Where these figures come from.
     pub source: String,
+    /// The calls that the kernel is used for; a row without it is for all others.
+    #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
+    pub used_for: Option<KernelUse>,
+}
+
+/// Which calls of a pass, element type and head dimension a kernel is used for: those over many keys, and those of middling
+/// length whose tiles are nearly all visited.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct KernelUse {
+    /// Calls over at least so many keys.
+    pub min_keys: u64,
+    /// Calls that visit at least this share of their tiles, from 0 to 1, counted in tiles of the row without a condition...
+    pub or_visited: f64,
+    /// ...and have more keys than this.
+    pub above_keys: u64,
+}
+
+impl KernelUse {
+    /// Whether a call over `keys` keys, of whose `tiles` tiles the mask leaves `visited`, is one of them.
+    pub fn takes(&self, keys: u64, visited: u64, tiles: u64) -> bool {
+        self.takes_by_keys(keys).unwrap_or(visited as f64 >= self.or_visited * tiles as f64)
+    }
+
+    /// As [`KernelUse::takes`], where the number of keys decides; `None` where the visited tiles do.
+    pub fn takes_by_keys(&self, keys: u64) -> Option<bool> {
+        match keys {
+            _ if keys >= self.min_keys => Some(true),
+            _ if keys <= self.above_keys => Some(false),
+            _ => None,
+        }
+    }
 }
 
 /// What one work item of a kernel covers.
@@ -63,15 +94,18 @@ fn is_default(items: &Items) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(time: &SimTime) -> bool {
+pub(super) fn is_zero(time: &SimTime) -> bool {
     *time == SimTime::ZERO
 }
 
 /// How the work items of a kernel reach the SMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// One thread block an SM takes items until none is left, and keeps its SM to the end.
+    /// One thread block an SM, each with its share of the items, which keeps its SM to the end.
     Persistent,
+    /// One thread block an SM; each takes items from a counter until none is left, and keeps its SM to the end. Blocks that
+    /// find no room come later and find less to do, and a transfer that needs SMs waits until the grid has ended.
+    PersistentQueue,
     /// One thread block an item; SMs come free between items.
     PerItem,
 }
@@ -134,9 +168,10 @@ pub struct NoKernel {
 }
 
 impl KernelRow {
-    /// Pass, type and head dimension, which no two rows share.
+    /// Pass, type, head dimension and whether it has a condition, which no two rows share.
     pub fn title(&self) -> String {
-        format!("{} {} {}", self.pass.name(), self.dtype.name(), self.head_dim)
+        let condition = if self.used_for.is_some() { " (conditional)" } else { "" };
+        format!("{} {} {}{condition}", self.pass.name(), self.dtype.name(), self.head_dim)
     }
 }
 
@@ -161,8 +196,11 @@ impl Keyword for Items {
 }
 
 impl Keyword for Grid {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("persistent", Self::Persistent), ("per-item", Self::PerItem)];
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("persistent", Self::Persistent),
+        ("persistent-queue", Self::PersistentQueue),
+        ("per-item", Self::PerItem),
+    ];
 }
 
 macro_rules! text_is_name {

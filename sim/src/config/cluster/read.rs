@@ -1,15 +1,17 @@
 //! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
 
+mod kernels;
+
 use super::{
-    Calibration, Cluster, Device, Dtype, Fabric, FabricTopology, Host, Items, KernelId, KernelRow, Network,
+    Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
     NetworkTopology, Peak, Power, Quantity, Reached, Transport, Uncertainty,
 };
 use toml::de::DeTable;
 
 use crate::config::error::ConfigError;
-use crate::config::field::{Field, Keyword, Source};
+use crate::config::field::{Field, Source};
 use crate::config::section::{Keys, Section, parse_toml};
-use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
+use crate::units::{Bytes, BytesPerSec, SimTime};
 
 const SOURCE: (&str, &str) = ("source", "\"datasheet, paper, or where and when measured\"");
 const KIND: (&str, &str) = ("kind", "\"nvswitch\"");
@@ -41,7 +43,7 @@ const DEVICE: Keys = &[
     ("power", "[device.power]"),
 ];
 const PEAK: Keys = &[("bf16", RATE), ("fp16", RATE), ("fp8", RATE), ("tf32", RATE), ("fp32", RATE)];
-const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), SOURCE];
+const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), ("call", TIME), SOURCE];
 const POWER: Keys = &[("boost", "1.127"), ("idle", "0.17"), ("exponent", "2.5"), SOURCE];
 const HOST: Keys = &[("kernel_launch", TIME), ("copy_launch", TIME), ("nccl_launch", TIME), SOURCE];
 const FABRIC: Keys = &[
@@ -63,7 +65,16 @@ const FABRIC_KINDS: &[(&str, Keys)] = &[
     ),
     ("torus", &[KIND, ("dims", "[4, 4]"), ("link_bandwidth", BANDWIDTH), ("wraparound", "true")]),
 ];
-const TRANSPORT: Keys = &[("bandwidth", BANDWIDTH), ("latency", TIME), ("sms", "0"), SOURCE];
+const TRANSPORT: Keys = &[
+    ("bandwidth", BANDWIDTH),
+    ("latency", TIME),
+    ("sms", "0"),
+    ("slows_calls", "0.05"),
+    ("slowed_by_calls", "0.05"),
+    SOURCE,
+];
+/// Most of its speed that anything loses to what runs beside it.
+const LOSS: f64 = 0.99;
 const NETWORK: Keys = &[
     ("nic_bandwidth", "\"400 Gb/s\""),
     ("nics_per_node", "8"),
@@ -77,23 +88,6 @@ const NETWORK: Keys = &[
 const NETWORK_KINDS: &[(&str, Keys)] = &[
     ("rail-optimised", &[KIND]),
     ("fat-tree", &[KIND, ("nodes_per_leaf", "4"), ("oversubscription", "1.0")]),
-];
-const KERNEL: Keys = &[
-    ("name", "\"FlashAttention-3\""),
-    ("head_dim", "128"),
-    ("dtype", "\"bf16\""),
-    ("pass", "\"forward\""),
-    ("tile_q", "128"),
-    ("tile_kv", "128"),
-    ("rate", RATE),
-    ("partial_tile_cost", "1.0"),
-    ("prologue", TIME),
-    ("epilogue", TIME),
-    ("call", TIME),
-    ("carry", TIME),
-    ("items", "\"query-tiles\""),
-    ("grid", "\"persistent\""),
-    SOURCE,
 ];
 const CALIBRATION: Keys = &[
     ("device", "\"NVIDIA H200\""),
@@ -146,7 +140,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
             return Err(error.with_hint("add the section [network]"));
         }
     };
-    let kernels = kernels(&root, &device)?;
+    let kernels = kernels::kernels(&root, &device)?;
     let has_power = device.power.is_some();
     let calibration = root.optional_section("calibration", CALIBRATION)?;
     Ok(Cluster {
@@ -197,6 +191,7 @@ fn reached(section: &Section<'_, '_>) -> Result<Reached, ConfigError> {
     Ok(Reached {
         matmul: section.required("matmul")?.amount()?,
         hbm: section.required("hbm")?.amount()?,
+        call: section.optional("call").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
         source: section.required("source")?.text()?,
     })
 }
@@ -287,10 +282,13 @@ fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Tr
             .error(message)
             .with_hint("bandwidths count one direction; halve a figure for both ways"));
     }
+    let loss = |key| section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=LOSS));
     Ok(Transport {
         bandwidth,
         latency: section.required("latency")?.amount()?,
         sms: section.required("sms")?.small_count(0..=sms)?,
+        slows_calls: loss("slows_calls")?,
+        slowed_by_calls: loss("slowed_by_calls")?,
         source: section.required("source")?.text()?,
     })
 }
@@ -331,46 +329,6 @@ fn network_topology(section: &Section<'_, '_>) -> Result<NetworkTopology, Config
     Ok(NetworkTopology::FatTree {
         nodes_per_leaf: topology.required("nodes_per_leaf")?.small_count(1..=GPUS)?,
         oversubscription: topology.required("oversubscription")?.real(1.0..=64.0)?,
-    })
-}
-
-fn kernels(root: &Section<'_, '_>, device: &Device) -> Result<Vec<KernelRow>, ConfigError> {
-    let mut rows: Vec<KernelRow> = Vec::new();
-    for section in root.sections("kernels", KERNEL)? {
-        let row = kernel(&section, device)?;
-        if rows.iter().any(|earlier| earlier.title() == row.title()) {
-            return Err(section.error(format!("a second kernel for {}", row.title())));
-        }
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
-fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, ConfigError> {
-    let dtype: Dtype = section.required("dtype")?.keyword()?;
-    let rate_field = section.required("rate")?;
-    let rate: FlopsPerSec = rate_field.amount()?;
-    if let Some(peak) = device.peak.of(dtype).filter(|peak| rate > *peak) {
-        let message =
-            format!("`{}` is {rate}, more than the device's {} peak, {peak}", rate_field.path, dtype.name());
-        return Err(rate_field.error(message).with_hint("peaks are dense, without sparsity"));
-    }
-    Ok(KernelRow {
-        name: section.required("name")?.text()?,
-        head_dim: section.required("head_dim")?.small_count(1..=4096)?,
-        dtype,
-        pass: section.required("pass")?.keyword()?,
-        tile_q: section.required("tile_q")?.small_count(1..=1 << 16)?,
-        tile_kv: section.required("tile_kv")?.small_count(1..=1 << 16)?,
-        rate,
-        partial_tile_cost: section.required("partial_tile_cost")?.real(0.01..=100.0)?,
-        prologue: section.required("prologue")?.amount()?,
-        epilogue: section.required("epilogue")?.amount()?,
-        call: section.optional("call").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
-        carry: section.optional("carry").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
-        items: section.optional("items").map_or(Ok(Items::default()), |field| field.keyword())?,
-        grid: section.required("grid")?.keyword()?,
-        source: section.required("source")?.text()?,
     })
 }
 

@@ -1,0 +1,210 @@
+//! Calibrations of a machine whose constants are known: plans run on the simulator, and the constants are found again.
+
+use std::collections::BTreeSet;
+
+use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items, KernelRow, KernelUse, Pass};
+use ringlab_sim::engine::{self, SimOptions};
+use ringlab_sim::plan::{OpKind, Plan, Transport};
+use ringlab_sim::problem::Shape;
+use ringlab_sim::tiles::TileShape;
+use ringlab_sim::units::{BytesPerSec, FlopsPerSec, SimTime};
+
+use super::probes::{self, First};
+use super::{Calibrated, calibrate};
+use crate::cpu::{self, RunOptions};
+use crate::machine::inputs;
+use crate::machine::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes};
+use crate::validate::{Filter, matrix};
+
+/// Two GPUs of these constants.
+struct Simulated(Cluster);
+
+impl Machine for Simulated {
+    fn identity(&self) -> Identity {
+        Identity { device: self.0.device.name.clone(), devices: 2, versions: "simulated".into() }
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        let kernel = |row: &KernelRow| MachineKernel {
+            name: row.name.clone(),
+            head_dim: row.head_dim,
+            dtype: row.dtype,
+            pass: row.pass,
+            tile: TileShape { q: u64::from(row.tile_q), kv: u64::from(row.tile_kv) },
+            items: row.items,
+            grid: Grid::PersistentQueue,
+            used_for: row.used_for,
+        };
+        self.0.kernels.iter().map(kernel).collect()
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            heads: 16,
+            grouped_kv_heads: 4,
+            calls: [1, 2, 4, 8, 16, 32].map(|n| n << 10).to_vec(),
+            messages: [1 << 16, 1 << 20, 1 << 24, 1 << 28].to_vec(),
+            sequences: vec![16 << 10],
+            repeats: 1,
+        }
+    }
+
+    fn takes(&self, _: &Plan) -> bool {
+        true
+    }
+
+    fn has_nccl(&self) -> bool {
+        true
+    }
+
+    fn has_fused(&self) -> bool {
+        false
+    }
+
+    fn has_virtual(&self) -> bool {
+        false
+    }
+
+    fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
+        let timeline = engine::simulate(plan, &self.0, &SimOptions::default());
+        let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
+        Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 1.0 })
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        let free = SimTime::ZERO;
+        Ok(LaunchCosts { kernel: free, copy: free, nccl: free, spread: 0.0 })
+    }
+}
+
+fn row(pass: Pass, tile_kv: u32, tera_flops: f64, used_for: Option<KernelUse>) -> KernelRow {
+    KernelRow {
+        name: "truth".into(),
+        head_dim: 128,
+        dtype: Dtype::Bf16,
+        pass,
+        tile_q: if pass == Pass::Forward { 128 } else { 64 },
+        tile_kv,
+        rate: FlopsPerSec(tera_flops * 1e12),
+        partial_tile_cost: 1.4,
+        prologue: SimTime(900_000),
+        epilogue: SimTime(900_000),
+        call: SimTime(4_000_000),
+        carry: if pass == Pass::Forward { SimTime(700_000) } else { SimTime::ZERO },
+        items: if pass == Pass::Forward { Items::QueryTiles } else { Items::KeyTiles },
+        grid: Grid::PersistentQueue,
+        source: "truth".into(),
+        used_for,
+    }
+}
+
+fn preset() -> Cluster {
+    let text = include_str!("../../../experiments/presets/clusters/hgx-h200.toml");
+    let host = "kernel_launch = \"0 us\"\ncopy_launch = \"0 us\"\nnccl_launch = \"0 us\"\nsource = \"test\"";
+    Cluster::parse("h200", &format!("{text}\n[host]\n{host}\n")).unwrap()
+}
+
+/// An H200 whose constants are none of the preset's.
+fn truth() -> Cluster {
+    let mut truth = preset();
+    let wide = KernelUse { min_keys: 32 << 10, or_visited: 0.9, above_keys: 2 << 10 };
+    truth.gpus_per_node = 2;
+    truth.kernels = vec![
+        row(Pass::Forward, 128, 640.0, None),
+        row(Pass::Forward, 176, 720.0, Some(wide)),
+        row(Pass::Backward, 128, 560.0, None),
+    ];
+    (truth.device.reached.hbm, truth.device.reached.call) = (BytesPerSec(3.1e12), SimTime(2_500_000));
+    let (copy, nccl) = (&mut truth.fabric.copy, &mut truth.fabric.nccl);
+    (copy.slows_calls, copy.slowed_by_calls) = (0.08, 0.2);
+    (nccl.sms, nccl.slowed_by_calls) = (24, 0.12);
+    truth
+}
+
+fn calibrated(truth: Cluster) -> Calibrated {
+    calibrate(&mut Simulated(truth), &preset(), "2026-11-30", &mut |_| true).unwrap()
+}
+
+#[track_caller]
+fn assert_near(found: f64, truth: f64, within: f64) {
+    assert!((found / truth - 1.0).abs() < within, "{found} for {truth}");
+}
+
+#[test]
+fn the_constants_of_a_simulated_machine_are_found_again() {
+    let truth = truth();
+    let found = calibrated(truth.clone()).cluster;
+    for known in &truth.kernels {
+        let of_found = found.kernels.iter().find(|k| k.title() == known.title()).unwrap();
+        assert_near(of_found.rate.0, known.rate.0, 0.005);
+        assert_near(of_found.partial_tile_cost, known.partial_tile_cost, 0.05);
+        assert_eq!((of_found.used_for, of_found.grid), (known.used_for, known.grid), "{}", known.title());
+    }
+    let (reached, of_truth) = (&found.device.reached, &truth.device.reached);
+    assert_near(reached.hbm.0, of_truth.hbm.0, 1e-3);
+    assert_near(reached.call.as_secs_f64(), of_truth.call.as_secs_f64(), 1e-2);
+    assert_near(found.fabric.copy.slows_calls, truth.fabric.copy.slows_calls, 0.01);
+    assert_near(found.fabric.copy.slowed_by_calls, truth.fabric.copy.slowed_by_calls, 0.01);
+    assert_eq!((found.fabric.nccl.sms, found.fabric.nccl.slows_calls), (truth.fabric.nccl.sms, 0.0));
+    assert_near(found.fabric.nccl.slowed_by_calls, truth.fabric.nccl.slowed_by_calls, 0.05);
+    let written = found.to_toml();
+    assert_eq!(Cluster::parse("written", &written).unwrap().to_toml(), written);
+}
+
+#[test]
+fn nccl_that_does_not_wait_for_calls_is_noticed() {
+    let mut truth = truth();
+    for row in &mut truth.kernels {
+        row.grid = Grid::PerItem;
+    }
+    let found = calibrated(truth);
+    let measured: Vec<_> = found.cluster.kernels.iter().filter(|row| row.head_dim == 128).collect();
+    assert!(measured.len() == 3 && measured.iter().all(|row| row.grid == Grid::PerItem));
+    assert_eq!(found.cluster.fabric.nccl.sms, 24);
+    assert!(found.notes.iter().any(|note| note.contains("SMs come free")), "{:?}", found.notes);
+}
+
+fn shape() -> Shape {
+    Shape { heads: 2, kv_heads: 2, head_dim: 64, dtype: Dtype::Fp32, batch: 1 }
+}
+
+#[test]
+fn calls_beside_messages_are_no_schedules() {
+    let filter = Filter { cp: vec![2], sequences: vec![16 << 10], ..Filter::default() };
+    let points = matrix(&Simulated(truth()), &filter);
+    let plans: Vec<Plan> = points.iter().map(|point| point.plan().unwrap()).collect();
+    assert!(plans.len() > 10);
+    for transport in [Transport::CopyEngine, Transport::Nccl] {
+        for first in [First::Call, First::Message] {
+            let plan = probes::beside(shape(), (512, 64), first, Some(transport)).unwrap();
+            assert!(plan.name.starts_with(probes::PREFIX));
+            for program in &plan.programs {
+                let received =
+                    |op: &OpKind| if let OpKind::Recv { buffer, .. } = *op { Some(buffer) } else { None };
+                let received: BTreeSet<_> =
+                    program.ops.iter().filter_map(|op| received(&op.kind)).map(|b| b.0).collect();
+                assert_eq!(received.len(), 1, "one message each way");
+                let mut touched = 0;
+                program
+                    .ops
+                    .iter()
+                    .for_each(|op| op.kind.accesses(|b, _| touched += usize::from(received.contains(&b.0))));
+                assert_eq!(touched, 1, "only the receive touches what arrives, and a schedule attends it");
+            }
+            assert!(plans.iter().all(|known| known.programs != plan.programs));
+        }
+    }
+}
+
+#[test]
+fn what_is_measured_can_be_run() {
+    let merge = probes::merge(shape(), 512).unwrap();
+    let accumulate = probes::accumulate(shape(), 512).unwrap();
+    let beside = [First::Call, First::Message]
+        .map(|first| probes::beside(shape(), (512, 64), first, Some(Transport::CopyEngine)).unwrap());
+    for plan in [merge, accumulate].into_iter().chain(beside) {
+        let inputs = inputs(&plan).unwrap();
+        let outcome = cpu::run(&plan, &inputs, &RunOptions::default());
+        assert!(outcome.is_ok(), "{}: {:?}", plan.name, outcome.err());
+    }
+}

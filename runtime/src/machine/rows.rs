@@ -1,0 +1,125 @@
+//! The attention kernels of a GPU as the cost model sees them, and which calls each is launched for.
+
+use ringlab_kernels::spec::{Dtype as KernelDtype, HeadDim};
+use ringlab_kernels::variant::{Grid as KernelGrid, Kernel, KeyTile, Target};
+use ringlab_sim::config::cluster::{Grid, Items, KernelUse};
+use ringlab_sim::problem::{Dtype, Pass};
+use ringlab_sim::tiles::TileShape;
+
+use super::MachineKernel;
+
+/// The wide kernel's calls, by the rule that launches go by.
+const WIDE: KernelUse = KernelUse {
+    min_keys: KeyTile::MIN_KEYS as u64,
+    or_visited: KeyTile::VISITED.0 as f64 / KeyTile::VISITED.1 as f64,
+    above_keys: KeyTile::ABOVE_KEYS as u64,
+};
+
+/// All of them, of the largest head dimension first; a row with a condition follows the row for all other calls.
+pub(super) fn all(target: Target) -> Vec<MachineKernel> {
+    HeadDim::ALL.iter().rev().flat_map(|&head_dim| of(target, head_dim)).collect()
+}
+
+fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
+    let dtype = KernelDtype::Bf16;
+    let row = |pass, kernel: &Kernel, items, used_for| MachineKernel {
+        name: kernel.name.clone(),
+        head_dim: head_dim.elements() as u32,
+        dtype: Dtype::Bf16,
+        pass,
+        tile: TileShape { q: kernel.tile_q as u64, kv: kernel.tile_kv as u64 },
+        items,
+        grid: if kernel.grid == KernelGrid::Persistent { Grid::PersistentQueue } else { Grid::PerItem },
+        used_for,
+    };
+    let forward = |key_tile| Kernel::forward(target, dtype, head_dim, key_tile);
+    let (narrow, wide) = (forward(KeyTile::Narrow), forward(KeyTile::Wide));
+    let mut rows = vec![row(Pass::Forward, &narrow, Items::QueryTiles, None)];
+    if wide != narrow {
+        rows.push(row(Pass::Forward, &wide, Items::QueryTiles, Some(WIDE)));
+    }
+    let backward = Kernel::backward(target, dtype, head_dim);
+    rows.push(row(Pass::Backward, &backward, Items::KeyTiles, None));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringlab_kernels::tiles::{Intervals, key_ranges};
+    use ringlab_kernels::variant::{Capability, Path};
+    use ringlab_sim::mask::{Documents, Mask, Pattern};
+    use ringlab_sim::tiles;
+    use ringlab_sim::tokens::{Progression, TokenSet};
+
+    const H200: Capability = Capability { major: 9, minor: 0 };
+
+    fn hopper() -> Vec<MachineKernel> {
+        all(Target { path: Path::Hopper, capability: H200 })
+    }
+
+    #[test]
+    fn only_the_hopper_forward_for_heads_of_128_has_two_rows() {
+        let rows = hopper();
+        let shown: Vec<_> = rows.iter().map(|k| (k.head_dim, k.pass, k.tile.kv, k.used_for)).collect();
+        let expected = [
+            (128, Pass::Forward, 128, None),
+            (128, Pass::Forward, 176, Some(WIDE)),
+            (128, Pass::Backward, 128, None),
+            (64, Pass::Forward, 128, None),
+            (64, Pass::Backward, 128, None),
+        ];
+        assert_eq!(shown, expected);
+        let portable = all(Target { path: Path::Portable, capability: H200 });
+        assert!(portable.len() == 4 && portable.iter().all(|k| k.used_for.is_none()));
+    }
+
+    /// What the launch counts, as it counts it: from positions and one interval a query.
+    fn launched(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> KeyTile {
+        let bounds = |pos| mask.interval(pos).map_or((0, -1), |(lo, end)| (lo as i32, end as i32 - 1));
+        let (lo, hi): (Vec<i32>, Vec<i32>) = q.iter().map(bounds).unzip();
+        let keys: Vec<i32> = kv.iter().map(|pos| pos as i32).collect();
+        let ranges = key_ranges(Intervals { lo: &lo, hi: &hi }, KeyTile::JUDGED, &keys, KeyTile::JUDGED);
+        let visited = ranges.iter().map(|r| (r.last - r.first) as usize).sum();
+        KeyTile::choose(keys.len(), visited, ranges.len() * keys.len().div_ceil(KeyTile::JUDGED))
+    }
+
+    #[test]
+    fn the_cost_model_expects_the_kernel_that_is_launched() {
+        let rows = hopper();
+        let (general, wide) = (&rows[0], &rows[1]);
+        assert_eq!(general.tile, TileShape { q: KeyTile::JUDGED as u64, kv: KeyTile::JUDGED as u64 });
+        let block = |first: u64, len: u64| TokenSet::new([Progression::contiguous(first, len)]);
+        let zigzag = |rank: u64| {
+            let chunk = |i| Progression::contiguous(i * 4096, 4096);
+            TokenSet::new([chunk(rank), chunk(7 - rank)])
+        };
+        let striped =
+            |rank, width| TokenSet::new([Progression::new(rank * width, width, 4 * width, 8192 / width)]);
+        let mut sets = vec![(block(0, 1000), block(0, 1000)), (block(0, 32 << 10), block(0, 32 << 10))];
+        for keys in [2047, 2048, 2049, 4096, 4100] {
+            sets.push((block(0, 4096), block(0, keys)));
+            sets.push((block(8192, 300), block(0, keys)));
+        }
+        for rank in 0..4 {
+            sets.push((zigzag(rank), zigzag((rank + 1) % 4)));
+            sets.push((striped(rank, 1), striped(3 - rank, 1)));
+            sets.push((striped(rank, 128), striped(3 - rank, 128)));
+        }
+        // Nine tenths of the tiles to the tile, and one row less.
+        sets.extend([(block(17 * 128, 128), block(0, 20 * 128)), (block(16 * 128, 128), block(0, 20 * 128))]);
+        let (mut wides, mut narrows) = (0, 0);
+        for pattern in [Pattern::Full, Pattern::Causal, Pattern::Window(3000)] {
+            let mask = Mask::new(pattern, &Documents::single(32 << 10));
+            for (i, (q, kv)) in sets.iter().enumerate() {
+                let profile = tiles::profile(&mask, q, kv, general.tile);
+                let visited = profile.total.full + profile.total.partial;
+                let expects = wide.used_for.unwrap().takes(kv.len(), visited, visited + profile.empty);
+                let is_wide = launched(&mask, q, kv) == KeyTile::Wide;
+                assert_eq!(expects, is_wide, "{pattern}, set {i}");
+                *if is_wide { &mut wides } else { &mut narrows } += 1;
+            }
+        }
+        assert!(wides > 10 && narrows > 10, "{wides} wide, {narrows} narrow");
+    }
+}
