@@ -118,3 +118,32 @@ fn clusters_of_no_machine_or_of_another_are_refused() {
     let shown = text(&shown.stdout);
     assert!(shown.contains("90% interval by the calibration") && shown.contains("(±16.4%)"), "{shown}");
 }
+
+#[test]
+fn a_power_limit_sets_the_clock_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limited.toml");
+    let preset = text(&ringlab(&["presets", "hgx-h200"]).stdout);
+    let power = "[device.power]\nboost = 1.25\nidle = 0.17\nexponent = 2.5\nsource = \"test\"\n";
+    std::fs::write(&path, preset + power).unwrap();
+    let row = |more: &[&str]| {
+        let args =
+            ["simulate", "--cluster", path.to_str().unwrap(), "--schedule", "ring", "--format", "json"];
+        let done = ringlab(&[&args[..], more].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+        report["results"][0].clone()
+    };
+    let (sustained, cold) = (row(&["--cp", "1"]), row(&["--cp", "1", "--load", "cold"]));
+    let ratio = number(&sustained, "makespan_s") / number(&cold, "makespan_s");
+    assert!((ratio - 1.25).abs() < 1e-3, "{ratio}");
+    assert!(cold["notes"].as_str().unwrap().contains("cold clock: ranks compute 1.250x"), "{cold}");
+    // Under a causal mask rank 0 of a ring computes a fifteenth of what the last rank does, which never rests.
+    let causal = row(&["--load", "sustained"]);
+    let notes = causal["notes"].as_str().unwrap();
+    assert!(notes.contains("power limit: ranks compute 1.00") && notes.contains("to 1.250x"), "{notes}");
+
+    let refused = ringlab(&["simulate", "--load", "sustained"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("dgx-h100 has no [device.power]"), "{}", text(&refused.stderr));
+}

@@ -121,7 +121,7 @@ mod tests {
     use crate::presets;
     use crate::tune::Costed;
     use crate::tune::space::Space;
-    use ringlab_sim::config::cluster::{Cluster, KernelUse};
+    use ringlab_sim::config::cluster::{Cluster, KernelUse, Power};
     use ringlab_sim::problem::Dtype;
 
     /// A second kernel that takes all forward calls, in half the time.
@@ -132,20 +132,27 @@ mod tests {
         cluster.kernels.push(faster);
     }
 
-    /// On links that are slow, fast and free, and with two kernels: the bound of every candidate is at most what it takes.
+    /// A clock that rises where devices rest.
+    fn add_power_limit(cluster: &mut Cluster) {
+        cluster.device.power = Some(Power { boost: 1.5, idle: 0.17, exponent: 1.0, source: "test".into() });
+    }
+
+    /// On links that are slow, fast and free, with two kernels, and with a clock that rises: the bound of every candidate is
+    /// at most what it takes.
     #[test]
     fn nothing_undercuts_its_bound() {
         let model = presets::model("llama-8h").unwrap();
-        for (name, seq, faster) in [
-            ("h100-2x4-rail", 24 << 10, false),
-            ("pcie-8x-a100", 16_000, false),
-            ("ideal", 8 << 10, false),
-            ("ideal", 8 << 10, true),
-        ] {
+        let as_it_is = |_: &mut Cluster| ();
+        let changes: [(&str, u64, fn(&mut Cluster)); 5] = [
+            ("h100-2x4-rail", 24 << 10, as_it_is),
+            ("pcie-8x-a100", 16_000, as_it_is),
+            ("pcie-8x-a100", 16_000, add_power_limit),
+            ("ideal", 8 << 10, as_it_is),
+            ("ideal", 8 << 10, add_faster_kernel),
+        ];
+        for (name, seq, change) in changes {
             let mut cluster = presets::cluster(name).unwrap();
-            if faster {
-                add_faster_kernel(&mut cluster);
-            }
+            change(&mut cluster);
             cluster.gpus_per_node = cluster.gpus_per_node.min(8);
             let job = Job { model: model.clone(), cluster, seq, sequences: 8, space: Space::default() };
             let candidates = job.candidates();

@@ -66,6 +66,19 @@ fn forward_of(case: &Case) -> Option<Forward> {
 }
 
 #[test]
+fn gpus_that_are_to_rest_do_so_after_every_run() {
+    let (case, rest) = (case(), Duration::from_millis(20));
+    let plan = plan_of(Schedule::Zigzag, &case.problem, 2, &forward(Transport::CopyEngine));
+    let how = Options { sustain: Duration::from_millis(1), rest, repeats: 3, ..quick() };
+    assert_eq!(with_fillers(Schedule::Zigzag, &forward(Transport::CopyEngine), &how), 0);
+    // Three runs of each kind, so six rests.
+    let run = run(&plan, &case.inputs, &how, 3).unwrap();
+    let busy =
+        run.measured.makespans.iter().chain(&run.measured.unrecorded).map(|t| t.as_secs_f64()).sum::<f64>();
+    assert!(busy / run.measured.duty >= 0.12, "{:?}", run.measured);
+}
+
+#[test]
 fn fillers_leave_results_exact_in_any_order_of_streams() {
     let how = Options { sustain: Duration::from_millis(1), repeats: 2, ..quick() };
     for pass in [Pass::Forward, Pass::Backward] {
