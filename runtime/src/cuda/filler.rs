@@ -1,29 +1,29 @@
 //! Work for the GPUs while the host turns from one measured run to the next: without it short runs would find GPUs that
 //! had time to rest, and a higher clock than long ones.
 //!
-//! A filler is one of the run's own attention launches, repeated for about a millisecond on each GPU's first stream: behind
-//! a run, while its times are read, and before the next, while that is posted. It changes nothing that the next run does not
-//! write again, since a run can be repeated; and it ends before any gate opens, so that no rank's messages meet it.
+//! A filler is one of the run's own attention launches, repeated for about a millisecond on each GPU's first stream behind
+//! a run, while its times are read and the next one is posted. Fused launches do too: their flags are lowered after it. It
+//! changes nothing that the next run does not write again, since a run can be repeated; and it ends before any gate opens,
+//! so that no rank's messages meet it.
 
 use ringlab_sim::plan::{OpId, OpKind, Plan, Rank};
 use ringlab_sim::units::SimTime;
 
 use super::command::{Command, Launch, Post};
 use super::error::CudaError;
-use super::folds::Folds;
 use super::lanes::Body;
 use super::options::Options;
 use super::passes::Pass;
 use super::prepare::{Member, Session};
 
 /// How long a filler lasts; reading times and posting a run take less.
-const LENGTH: SimTime = SimTime(1_000_000_000);
+const LENGTH: SimTime = SimTime(1_500_000_000);
 /// Most launches of a filler.
 const MOST: u64 = 64;
 /// Runs of this length and more need none: the host's share of them is small.
 const LONG: SimTime = SimTime(25_000_000_000);
 
-/// An attention launch that waits for nothing.
+/// An attention launch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     rank: Rank,
@@ -41,13 +41,13 @@ pub(super) struct Filler {
     pub lasts: SimTime,
 }
 
-/// The first attention launch of a rank that waits for no message by itself.
-pub(super) fn candidate(plan: &Plan, member: &Member, folds: &Folds, bodies: &[Body]) -> Option<Candidate> {
+/// The first attention launch of a rank.
+pub(super) fn candidate(plan: &Plan, member: &Member, bodies: &[Body]) -> Option<Candidate> {
     let ops = (0..).zip(&plan.programs[member.rank as usize].ops).zip(bodies);
     let mut found = ops.filter_map(|((op, planned), body)| {
         let attends = matches!(planned.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
         let Body::Compute(commands) = body else { return None };
-        if !attends || folds.followers.contains_key(&op) {
+        if !attends {
             return None;
         }
         let is_launch = |command: &Command| match command {
@@ -62,8 +62,7 @@ pub(super) fn candidate(plan: &Plan, member: &Member, folds: &Folds, bodies: &[B
 }
 
 impl Session<'_> {
-    /// The fillers that suit the run that has just ended, one a GPU; none where runs are long, GPUs are to rest, or calls
-    /// are fused.
+    /// The fillers that suit the run that has just ended, one a GPU; none where runs are long or GPUs are to rest.
     pub fn fillers(&self, pass: &Pass) -> Result<Vec<Filler>, CudaError> {
         let Options { sustain, rest, .. } = self.options;
         if sustain.is_zero() || !rest.is_zero() || pass.makespan >= LONG {

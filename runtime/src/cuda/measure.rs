@@ -48,9 +48,9 @@ impl Session<'_> {
             })?);
             std::thread::sleep(self.options.rest);
         }
-        // Before and behind each run, but for the last.
+        // Behind each run but the last.
         let filled = fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO);
-        let filled = SimTime(filled.0 * 2 * (recorded.len() + plain.len()).saturating_sub(1) as u64);
+        let filled = SimTime(filled.0 * (recorded.len() + plain.len()).saturating_sub(1) as u64);
         let load = (loaded, measuring.elapsed(), filled);
         for member in &self.members {
             member.gpu.check().map_err(|source| failed(member.rank, source))?;

@@ -69,12 +69,9 @@ impl Session<'_> {
     fn unreleased_pass(&self, how: How<'_>) -> Result<Pass, CudaError> {
         let gpus = self.gpus();
         self.lower_flags(how.poisoned)?;
-        // A filler would write what is to be found unwritten.
-        if !how.poisoned && !how.fillers.is_empty() {
-            self.keep_busy(how.fillers)?;
-        }
-        let open = how.open || self.is_deep;
-        if open && !self.is_virtual {
+        let gated = !self.is_virtual;
+        let opens_first = gated && (how.open || self.is_deep);
+        if opens_first {
             self.open_gates()?;
         }
         let posting = thread::scope(|scope| {
@@ -87,7 +84,7 @@ impl Session<'_> {
             let others = times.collect::<Result<Vec<Duration>, CudaError>>()?;
             Ok::<_, CudaError>(others.into_iter().fold(first?, Duration::max))
         })?;
-        if !open && !self.is_virtual {
+        if gated && !opens_first {
             self.open_gates()?;
         }
         self.wait(&self.finished)?;
@@ -106,19 +103,9 @@ impl Session<'_> {
         })
     }
 
-    /// Lets every GPU do its filler, which ends before gates are opened.
-    fn keep_busy(&self, fillers: &[Filler]) -> Result<(), CudaError> {
-        for gpu in 0..fillers.len() {
-            self.fill(gpu, fillers)?;
-        }
-        // Other ranks answer on the stream of their filler.
-        let ended = self.lowered[0];
-        self.post_one(0, &Post { stream: 0, command: Command::Record(ended), timing: false })?;
-        self.post_one(0, &Post { stream: ASKING, command: Command::Await(ended), timing: false })
-    }
-
-    /// Lets every rank start that runs here.
+    /// Lets every rank start that runs here, once all flags are lowered: one that is raised too early would be lost.
     fn open_gates(&self) -> Result<(), CudaError> {
+        self.wait(&self.lowered)?;
         match &self.clock.barrier {
             None => self.post_all(0, &self.clock.ask(ASKING, &self.flags)),
             Some(_) => self.members.iter().enumerate().try_for_each(|(i, member)| {
@@ -128,8 +115,7 @@ impl Session<'_> {
         }
     }
 
-    /// Lowers every flag, poisons what is to be written, and waits until that is done: a flag that is raised too early
-    /// would be lost.
+    /// Lowers every flag and poisons what is to be written, before all else on the first streams.
     fn lower_flags(&self, poisoned: bool) -> Result<(), CudaError> {
         let bytes = 4 * Flags::count(self.plan);
         for (i, (member, memory)) in self.members.iter().zip(&self.memories).enumerate() {
@@ -145,7 +131,7 @@ impl Session<'_> {
         for (i, &event) in self.lowered.iter().enumerate() {
             self.post_all(i, &[Post { stream: 0, command: Command::Record(event), timing: false }])?;
         }
-        self.wait(&self.lowered)
+        Ok(())
     }
 
     /// Posts a member's program; how long that took.

@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
             false => lowering.arrange(&lowered)?,
         };
         let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
-            .map(|(member, bodies)| candidate(plan, member, &folds[member.rank as usize], bodies))
+            .map(|(member, bodies)| candidate(plan, member, bodies))
             .collect();
         let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
         notes.extend(remarks(plan, is_deep));

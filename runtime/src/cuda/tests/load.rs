@@ -11,7 +11,7 @@ use super::support::{Case, members, plan_of, problem, quick, run, shape, virtual
 use super::world::Trouble;
 use crate::cuda::passes::How;
 use crate::cuda::prepare::{Members, Session};
-use crate::cuda::{CudaError, Options, Recording};
+use crate::cuda::{Copies, CudaError, Mode, Options, Recording};
 use crate::inputs::Inputs;
 use crate::outcome::Forward;
 
@@ -95,6 +95,20 @@ fn fillers_leave_results_exact_in_any_order_of_streams() {
             for recording in [Recording::Both, Recording::Operations] {
                 let how = Options { recording, ..how.clone() };
                 case.check(schedule, 3, &padded(), &how, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn fused_launches_fill_while_their_flags_are_still_up() {
+    let room = schedule::Options { chunks: 3, prefetch: 2, ..padded() };
+    for mode in [Mode::FusedQueries, Mode::FusedSegments] {
+        for copies in [Copies::Push, Copies::Pull] {
+            let how = Options { mode, copies, sustain: Duration::from_millis(1), repeats: 2, ..quick() };
+            assert_eq!(with_fillers(Schedule::Zigzag, &room, &how), 2);
+            for seed in 0..3 {
+                case().check(Schedule::Zigzag, 3, &room, &how, seed);
             }
         }
     }
