@@ -10,9 +10,9 @@ use ringlab_sim::config::cluster::Cluster;
 use crate::args::MachineArg;
 use crate::presets;
 
-/// How long GPUs work before they are measured. The clock of an H200 falls within some 30 ms of full load, and is steady
-/// after a fraction of a second.
-const SUSTAIN: Duration = Duration::from_millis(300);
+/// How long GPUs work before they are measured. The clock of an H200 falls within 100 ms of full load and once more, for
+/// 200 ms, when the mean power over a second has reached the limit; then it is steady.
+const SUSTAIN: Duration = Duration::from_millis(1200);
 
 /// The machine behind `--backend`.
 pub fn machine(backend: MachineArg) -> Result<Box<dyn Machine>> {

@@ -197,6 +197,12 @@ pub trait Machine {
     /// Whether it has what `plan` needs.
     fn takes(&self, plan: &Plan) -> bool;
 
+    /// What executing `plan` moves beyond what the plan counts, so that its time says nothing of a prediction; `None` for
+    /// most plans.
+    fn beyond(&self, _plan: &Plan) -> Option<String> {
+        None
+    }
+
     /// Whether messages can also go by NCCL.
     fn has_nccl(&self) -> bool;
 

@@ -9,7 +9,7 @@ mod point;
 mod tests;
 
 use ringlab_sim::config::cluster::{Cluster, NoKernel};
-use ringlab_sim::engine::{self, SimError, SimOptions};
+use ringlab_sim::engine::{self, Load, SimError, SimOptions};
 use ringlab_sim::interval::{Interval, interval};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
@@ -140,6 +140,10 @@ pub fn validate(
             reached = i;
             break;
         }
+        if let Some(reason) = point.plan().ok().and_then(|plan| machine.beyond(&plan)) {
+            left_out.push(format!("{point}: {reason}"));
+            continue;
+        }
         match compare(machine, cluster, point) {
             Ok(done) => compared.push(done),
             Err(ValidateError::Machine(error)) if is_refusal(&error) => {
@@ -174,8 +178,10 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     let cluster = &on_enough(cluster, point);
     let plan = point.plan().map_err(|source| ValidateError::Build { point: point.to_string(), source })?;
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
-    let predicted = engine::simulate(&plan, cluster, &SimOptions::default()).map_err(failed)?;
-    let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &SimOptions::default())?.makespan);
+    let load = if point.launching == Launching::Virtual { Load::Virtual } else { Load::Sustained };
+    let options = SimOptions { load, ..SimOptions::default() };
+    let predicted = engine::simulate(&plan, cluster, &options).map_err(failed)?;
+    let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &options)?.makespan);
     let bars = interval(cluster, predicted.makespan, makespan).map_err(failed)?;
     let repeats = machine.sizes().repeats;
     let repeats = if point.seq_len < LONG.0 { repeats } else { repeats.min(LONG.1) };
@@ -192,13 +198,11 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     Ok(load(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread))))
 }
 
-/// The cluster with a device for every virtual rank. The one that really computes for all of them is never at rest, so
-/// its clock is that of sustained load.
+/// The cluster with a device for every virtual rank.
 fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
     let mut cluster = cluster.clone();
     if point.launching == Launching::Virtual {
         cluster.gpus_per_node = cluster.gpus_per_node.max(point.cp);
-        cluster.device.power = None;
     }
     cluster
 }

@@ -125,8 +125,8 @@ fn clock(load: Load, speeds: impl Iterator<Item = f64> + Clone) -> Option<String
     let (low, high) = (speeds.clone().fold(f64::INFINITY, f64::min), speeds.fold(0.0, f64::max));
     match load {
         Load::Cold => Some(format!("cold clock: ranks compute {high:.3}x as fast as under sustained load")),
-        Load::Sustained if high <= 1.0 => None,
-        Load::Sustained => {
+        _ if low >= 1.0 && high <= 1.0 => None,
+        Load::Sustained | Load::Virtual => {
             Some(format!("power limit: ranks compute {low:.3}x to {high:.3}x as fast as at full load"))
         }
     }

@@ -33,6 +33,8 @@ struct Times {
     resting: (f64, f64),
     /// Share of the time that was computed in with pauses.
     busy: f64,
+    /// By device, under lasting load.
+    each: Vec<f64>,
 }
 
 impl Session<'_> {
@@ -90,6 +92,7 @@ impl Session<'_> {
             cold: time(&cold),
             resting: time(&resting),
             busy: resting.duty,
+            each: (0..ranks).map(|rank| computing_on(rank, &sustained)).collect(),
         })
     }
 
@@ -172,7 +175,27 @@ fn fitted(times: &[Times], idle: f64, date: &str) -> (Power, Vec<String>) {
         "single calls after a rest, under load, and with pauses (busy for {} of the time), measured {date}; idle is assumed",
         busy.join(" and ")
     );
-    (Power { boost, idle, exponent, source }, notes)
+    (Power { boost, idle, exponent, speeds: speeds(times), source }, notes)
+}
+
+/// Rate of each device over the mean that the fits take: mean time over its own, in the mean over the calls.
+fn speeds(times: &[Times]) -> Vec<f64> {
+    let devices = times.first().map_or(0, |t| t.each.len());
+    if devices < 2 || times.iter().flat_map(|t| &t.each).any(|&own| own <= 0.0) {
+        return Vec::new();
+    }
+    let of = |device: usize| {
+        let speed = |t: &Times| t.each.iter().sum::<f64>() / devices as f64 / t.each[device];
+        rounded(times.iter().map(speed).sum::<f64>() / times.len() as f64, 1000.0)
+    };
+    (0..devices).map(of).collect()
+}
+
+/// Time of the attention call of one device.
+fn computing_on(rank: u32, runs: &Runs) -> f64 {
+    let calls = runs.timeline.spans.iter().filter(|s| s.rank == rank);
+    let calls = calls.filter(|s| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward));
+    calls.map(|s| s.duration().as_secs_f64()).sum()
 }
 
 fn rounded(value: f64, steps: f64) -> f64 {
@@ -206,7 +229,11 @@ mod tests {
         for row in &mut cluster.kernels {
             (row.prologue, row.epilogue) = (SimTime::ZERO, SimTime::ZERO);
         }
-        Limited { name, cluster, power: Power { boost, idle: IDLE, exponent, source: "test".into() } }
+        Limited {
+            name,
+            cluster,
+            power: Power { boost, idle: IDLE, exponent, speeds: Vec::new(), source: "test".into() },
+        }
     }
 
     impl Limited {
@@ -296,6 +323,22 @@ mod tests {
         assert!(spreads.iter().any(|s| s.of == Quantity::Boost && s.samples == 4));
         assert_eq!(Cluster::parse("again", &found.cluster.to_toml()).unwrap(), found.cluster);
         assert!(!found.notes.iter().any(|note| note.contains("clock")), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn devices_are_told_apart_by_their_times() {
+        let times = |each: &[f64]| Times {
+            call: String::new(),
+            sustained: (1.0, 0.0),
+            cold: (1.0, 0.0),
+            resting: (1.0, 0.0),
+            busy: 0.9,
+            each: each.to_vec(),
+        };
+        // 1.05 / 1 and 1.05 / 1.1; then with a call of equal times.
+        assert_eq!(speeds(&[times(&[1.0, 1.1])]), [1.05, 0.955]);
+        assert_eq!(speeds(&[times(&[1.0, 1.1]), times(&[2.0, 2.0])]), [1.025, 0.977]);
+        assert!(speeds(&[times(&[1.0])]).is_empty() && speeds(&[times(&[1.0, 0.0])]).is_empty());
     }
 
     #[test]

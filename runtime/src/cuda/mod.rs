@@ -34,6 +34,7 @@ use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
 pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Recording, Run};
+pub use tensors::carried_bytes;
 
 use crate::inputs::Inputs;
 use prepare::{Session, kernel_types};

@@ -180,7 +180,7 @@ fn decode(bytes: &[u8], (number, dtype): (usize, Dtype), into: &mut [f32]) {
 }
 
 /// Bytes that go along with a plan's messages and that the plan does not count.
-pub(super) fn carried_bytes(plan: &Plan) -> u64 {
+pub fn carried_bytes(plan: &Plan) -> u64 {
     let shape = &plan.shape;
     let carried = |part: &&Part| super::memory::is_carried(**part, shape);
     let of = |m: &ringlab_sim::plan::Message| {

@@ -4,9 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use ringlab_kernels::gpu::Device;
-use ringlab_sim::plan::Plan;
+use ringlab_sim::plan::{Op, OpKind, Plan};
 use ringlab_sim::problem::Dtype;
-use ringlab_sim::units::SimTime;
+use ringlab_sim::units::{Bytes, SimTime};
 
 use super::{
     Coverage, Duty, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes,
@@ -23,6 +23,8 @@ pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
 const REST: Duration = Duration::from_millis(500);
 /// Under a load with pauses for so long, its mean power has settled.
 const SETTLED: Duration = Duration::from_millis(1500);
+/// Load before plans that compute nothing.
+const BRIEFLY: Duration = Duration::from_millis(100);
 /// Tokens and calls of the chain that shows what lies between two calls.
 const CHAIN: (u64, u64) = (2048, 16);
 
@@ -129,7 +131,16 @@ impl Machine for GpuMachine {
     }
 
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
-        self.execute(plan, launching, &Options { repeats, ..self.options.clone() })
+        let attends = |op: &Op| matches!(op.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
+        let loads = plan.programs.iter().any(|program| program.ops.iter().any(attends));
+        // Nothing else heats a GPU up.
+        let sustain = if loads { self.options.sustain } else { self.options.sustain.min(BRIEFLY) };
+        self.execute(plan, launching, &Options { repeats, sustain, ..self.options.clone() })
+    }
+
+    fn beyond(&self, plan: &Plan) -> Option<String> {
+        let carried = Bytes(cuda::carried_bytes(plan));
+        (carried.0 > 0).then(|| format!("{carried} go along with its messages beyond what the plan counts"))
     }
 
     fn run_at(&mut self, plan: &Plan, duty: Duty, repeats: u32) -> Result<Runs, MachineError> {

@@ -118,6 +118,11 @@ impl Costs {
         reached.call + moved / reached.hbm
     }
 
+    /// Time of a copy within a device's memory, which reads and writes.
+    pub fn copy_time(&self, bytes: Bytes) -> SimTime {
+        Bytes(bytes.0.saturating_mul(2)) / self.cluster.device.reached.hbm
+    }
+
     /// Time of an operation on score rows.
     pub fn scores_time(&self, plan: &Plan, program: &Program, op: &Scores) -> SimTime {
         scores::time(&self.cluster.device.reached, plan, program, op)

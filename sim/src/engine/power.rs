@@ -11,7 +11,7 @@
 use super::{Done, Machine, Recorder, SimError, run};
 use crate::config::cluster::Power;
 use crate::plan::Plan;
-use crate::units::SimTime;
+use crate::units::{Bytes, SimTime};
 
 /// How the devices were loaded before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +21,8 @@ pub enum Load {
     Sustained,
     /// Not at all: the clock is at its highest, as in the first 75 ms after a rest.
     Cold,
+    /// By all ranks on the first GPU, one operation after the other, with copies within its memory for messages.
+    Virtual,
 }
 
 /// A step of all speeds that ends the search.
@@ -37,7 +39,12 @@ pub(super) fn settle(plan: &Plan, machine: &mut Machine) -> Result<(), SimError>
         machine.speeds.resize(ranks, power.boost);
         return Ok(());
     }
-    machine.speeds.resize(ranks, 1.0);
+    machine.speeds.extend((0..plan.ranks()).map(|rank| power.speed_of(rank, 1.0)));
+    if machine.options.load == Load::Virtual {
+        let speed = one_by_one(plan, machine, &power)?;
+        machine.speeds.fill(speed);
+        return Ok(());
+    }
     let mut before: Option<Vec<f64>> = None;
     for _ in 0..PROBES {
         let next = probe(plan, machine, &power)?;
@@ -48,8 +55,10 @@ pub(super) fn settle(plan: &Plan, machine: &mut Machine) -> Result<(), SimError>
         match before.take() {
             None => before = Some(old),
             Some(older) => {
-                for (speed, (a, b)) in machine.speeds.iter_mut().zip(older.into_iter().zip(old)) {
-                    *speed = limit(a, b, *speed).clamp(1.0, power.boost);
+                for ((rank, speed), (a, b)) in (0..).zip(&mut machine.speeds).zip(older.into_iter().zip(old))
+                {
+                    let slowest = power.speed_of(rank, 1.0);
+                    *speed = limit(a, b, *speed).clamp(slowest, power.boost.max(slowest));
                 }
             }
         }
@@ -62,7 +71,24 @@ fn probe(plan: &Plan, machine: &mut Machine, power: &Power) -> Result<Vec<f64>, 
     let mut busy = Busy(vec![SimTime::ZERO; plan.ranks() as usize]);
     let makespan = run(plan, machine, &mut busy, None)?;
     let share = |t: &SimTime| if makespan == SimTime::ZERO { 0.0 } else { t.0 as f64 / makespan.0 as f64 };
-    Ok(busy.0.iter().map(|t| power.speed(share(t).min(1.0))).collect())
+    Ok((0..).zip(&busy.0).map(|(rank, t)| power.speed_of(rank, share(t).min(1.0))).collect())
+}
+
+/// The speed of the first GPU where it runs all ranks: it rests while it copies their messages.
+fn one_by_one(plan: &Plan, machine: &mut Machine, power: &Power) -> Result<f64, SimError> {
+    const STEPS: usize = 8;
+    machine.speeds.fill(1.0);
+    let mut busy = Busy(vec![SimTime::ZERO; plan.ranks() as usize]);
+    run(plan, machine, &mut busy, None)?;
+    let computing: f64 = busy.0.iter().map(|t| t.as_secs_f64()).sum();
+    let bytes: Bytes = plan.messages.iter().map(|m| m.bytes).sum();
+    let copying = machine.costs.copy_time(bytes).as_secs_f64();
+    let mut speed = 1.0;
+    for _ in 0..STEPS {
+        let now = computing / speed;
+        speed = power.speed_of(0, if now > 0.0 { now / (now + copying) } else { 1.0 });
+    }
+    Ok(speed)
 }
 
 /// Where three steps of a geometric approach lead; the last of them if they do not approach anything.

@@ -8,7 +8,7 @@ use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Pass, Problem};
 use ringlab_sim::schedule::{Options, Schedule};
-use ringlab_sim::units::SimTime;
+use ringlab_sim::units::{BytesPerSec, SimTime};
 
 use crate::support;
 
@@ -19,7 +19,7 @@ const CALL: u64 = CHUNK * CHUNK;
 fn limited(ranks: u32, power: (f64, f64, f64)) -> Cluster {
     let mut cluster = support::ideal(ranks);
     let (boost, idle, exponent) = power;
-    cluster.device.power = Some(Power { boost, idle, exponent, source: "test".into() });
+    cluster.device.power = Some(Power { boost, idle, exponent, speeds: Vec::new(), source: "test".into() });
     cluster
 }
 
@@ -131,4 +131,35 @@ fn measured_computations_keep_their_clock() {
     let mut machine = machine(&limited, 2);
     machine.timeline(&plan).unwrap();
     assert_eq!(machine.replay(&plan, &measured).unwrap().makespan, SimTime(4 * CALL));
+}
+
+#[test]
+fn chips_differ() {
+    // Rank 1 never rests; rank 0 is busy for d = 0.8 / c of the time, so c = 1.25 (c / 0.8)^(1/4).
+    let mut cluster = limited(2, (2.0, 0.0, 4.0));
+    cluster.device.power.as_mut().unwrap().speeds = vec![1.25, 0.8];
+    let mut machine = machine(&cluster, 2);
+    let time = simulate_with(&ring(Pattern::Full, 2), &mut machine, &mut Discard).unwrap();
+    assert_eq!(time, SimTime(2 * (CALL as f64 / 0.8).round() as u64));
+    assert_near(machine.speeds()[0], (1.25_f64.powi(4) / 0.8).cbrt(), 1e-3);
+    assert_eq!(machine.speeds()[1], 0.8);
+}
+
+#[test]
+fn a_gpu_that_runs_all_ranks_rests_while_it_copies() {
+    // With idle = 0 and exponent 1, c = 1 / d, and copies of a quarter of the computing: c = 1 + c / 4.
+    let plan = ring(Pattern::Full, 2);
+    let bytes: u64 = plan.messages.iter().map(|m| m.bytes.0).sum();
+    let mut cluster = limited(2, (10.0, 0.0, 1.0));
+    let computing = 4.0 * CALL as f64 * 1e-12;
+    cluster.device.reached.hbm = BytesPerSec(2.0 * bytes as f64 / (computing / 4.0));
+    let options = SimOptions { load: Load::Virtual, ..SimOptions::default() };
+    let mut machine = Machine::new(&cluster, 2, &options).unwrap();
+    simulate_with(&plan, &mut machine, &mut Discard).unwrap();
+    machine.speeds().iter().for_each(|&speed| assert_near(speed, 4.0 / 3.0, 1e-4));
+    // Slower chips than the table's have as much less to begin with: c = 0.8 (1 + c / 4).
+    cluster.device.power.as_mut().unwrap().speeds = vec![0.8, 5.0];
+    let mut slower = Machine::new(&cluster, 2, &options).unwrap();
+    simulate_with(&plan, &mut slower, &mut Discard).unwrap();
+    slower.speeds().iter().for_each(|&speed| assert_near(speed, 1.0, 1e-4));
 }

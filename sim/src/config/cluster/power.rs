@@ -12,6 +12,10 @@ pub struct Power {
     pub idle: f64,
     /// Power while computing goes with the rate to this power: 1 or more.
     pub exponent: f64,
+    /// Rate of sustained load of each GPU of a node over that of the kernels' table: chips differ in the power that a clock
+    /// takes. Empty where they are not told apart.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub speeds: Vec<f64>,
     /// Where these figures come from.
     pub source: String,
 }
@@ -23,6 +27,12 @@ impl Power {
         let computing = (1.0 - self.idle * (1.0 - busy)) / busy;
         libm::pow(computing, 1.0 / self.exponent).min(self.boost)
     }
+
+    /// [`Power::speed`] of one GPU, counted over all nodes.
+    pub fn speed_of(&self, gpu: u32, busy: f64) -> f64 {
+        let own = self.speeds.get(gpu as usize % self.speeds.len().max(1)).copied().unwrap_or(1.0);
+        (own * self.speed(busy)).min(self.boost)
+    }
 }
 
 #[cfg(test)]
@@ -31,7 +41,13 @@ mod tests {
     use super::*;
 
     fn h200() -> Power {
-        Power { boost: 1.127, idle: 120.0 / 700.0, exponent: 2.5, source: "measured".into() }
+        Power {
+            boost: 1.127,
+            idle: 120.0 / 700.0,
+            exponent: 2.5,
+            speeds: Vec::new(),
+            source: "measured".into(),
+        }
     }
 
     #[test]
@@ -59,6 +75,16 @@ mod tests {
             assert!((busy * computing + (1.0 - busy) * power.idle - 1.0).abs() < 1e-12, "{busy}");
         }
     }
+
+    #[test]
+    fn chips_that_take_less_power_are_faster_until_the_clock_is_at_its_highest() {
+        let power = Power { speeds: vec![1.02, 0.98], ..h200() };
+        let at = |gpu, busy| power.speed_of(gpu, busy);
+        assert_eq!((at(0, 1.0), at(1, 1.0), at(2, 1.0)), (1.02, 0.98, 1.02));
+        assert_eq!((at(0, 0.5), at(1, 0.0)), (1.127, 0.98 * 1.127));
+        assert_eq!(h200().speed_of(1, 1.0), 1.0);
+    }
+
     /// A cluster with this table, and what follows it.
     fn text(power: &str, more: &str) -> String {
         test_text(&format!("[device.power]\n{power}\nsource = \"measured\"\n{more}"))

@@ -44,7 +44,8 @@ const DEVICE: Keys = &[
 ];
 const PEAK: Keys = &[("bf16", RATE), ("fp16", RATE), ("fp8", RATE), ("tf32", RATE), ("fp32", RATE)];
 const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), ("call", TIME), SOURCE];
-const POWER: Keys = &[("boost", "1.127"), ("idle", "0.17"), ("exponent", "2.5"), SOURCE];
+const POWER: Keys =
+    &[("boost", "1.127"), ("idle", "0.17"), ("exponent", "2.5"), ("speeds", "[1.02, 0.98]"), SOURCE];
 const HOST: Keys = &[("kernel_launch", TIME), ("copy_launch", TIME), ("nccl_launch", TIME), SOURCE];
 const FABRIC: Keys = &[
     SOURCE,
@@ -206,8 +207,16 @@ fn power(section: &Section<'_, '_>) -> Result<Power, ConfigError> {
         boost: section.required("boost")?.real(1.0..=10.0)?,
         idle: at_rest,
         exponent: section.required("exponent")?.real(1.0..=10.0)?,
+        speeds: speeds(section)?,
         source: section.required("source")?.text()?,
     })
+}
+
+fn speeds(section: &Section<'_, '_>) -> Result<Vec<f64>, ConfigError> {
+    if section.optional("speeds").is_none() {
+        return Ok(Vec::new());
+    }
+    section.fields("speeds")?.into_iter().map(|speed| speed.real(0.1..=10.0)).collect()
 }
 
 fn host(section: &Section<'_, '_>) -> Result<Host, ConfigError> {
