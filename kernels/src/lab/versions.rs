@@ -21,11 +21,12 @@ pub struct Version {
 
 /// The versions under comparison. `chip99`: the portable kernels of chips with 99 KiB of shared memory, on this one.
 /// `general64`: the Hopper forward at D = 64 with the tiles of longer sequences also in short ones. `whole-items`: the Hopper
-/// backward without parts of its last items.
+/// backward without parts of its last items. `early-scores`: the Hopper backward at D = 128 in another order of issue.
 pub const VERSIONS: &[Version] = &[
     Version { name: "chip99", checked: true, change: small_shared_memory },
     Version { name: "general64", checked: true, change: general_at_64 },
     Version { name: "whole-items", checked: true, change: whole_items },
+    Version { name: "early-scores", checked: true, change: early_scores },
 ];
 
 fn general_at_64(kernel: &mut Kernel) {
@@ -40,6 +41,13 @@ fn whole_items(kernel: &mut Kernel) {
     if kernel.cuts_last_items() {
         kernel.defines.retain(|define| define != SPLIT_LAST);
         kernel.name += "-whole-items";
+    }
+}
+
+fn early_scores(kernel: &mut Kernel) {
+    if kernel.source == "hopper/bwd_kernel.cu" && kernel.defines[0] == "HEAD_DIM=128" {
+        kernel.defines.push("EARLY_SCORES".into());
+        kernel.name += "-early-scores";
     }
 }
 
@@ -148,7 +156,8 @@ mod tests {
         let pairs = |list: &[(&str, &str)]| {
             list.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<_>>()
         };
-        let hopper: [(&str, &[(&str, &str)]); 2] = [
+        let hopper: [(&str, &[(&str, &str)]); 3] = [
+            ("early-scores", &[("hopper-backward-bf16-d128", "hopper-backward-bf16-d128-early-scores")]),
             (
                 "general64",
                 &[
