@@ -74,6 +74,8 @@ pub struct MachineKernel {
     pub grid: Grid,
     /// The calls that it is launched for; without it, all that no other kernel takes.
     pub used_for: Option<KernelUse>,
+    /// Calls over so many keys or fewer run kernels that have no row: this one stands for them, and is not fitted to them.
+    pub fitted_above: u64,
 }
 
 /// Time of the host for each call that it makes.

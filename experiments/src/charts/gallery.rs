@@ -100,11 +100,8 @@ const ENTRIES: &[Entry] = &[
 const TIMELINE: &str = "ringlab simulate --seq 128Ki --cp 8 --schedule ring,zigzag,striped,dist-flash";
 /// Length at which kernels are compared.
 const KERNEL_LENGTH: &str = "16384";
-const BENCHMARKS: [&str; 2] = [
-    include_str!("../../results/h200-kernels-2026-11-30/bench-hopper.csv"),
-    include_str!("../../results/h200-kernels-2026-11-30/bench-peers.csv"),
-];
-const RESULTS: &str = "experiments/results/h200-kernels-2026-11-30";
+const RATES: &str = include_str!("../../results/h200-kernels-2026-11-30-2/rates.csv");
+const RESULTS: &str = "experiments/results/h200-kernels-2026-11-30-2";
 
 /// Makes every picture, its data and the page that shows them in `folder`.
 ///
@@ -192,9 +189,7 @@ fn timeline(folder: &Path) -> Result<String> {
 }
 
 fn kernels(folder: &Path) -> Result<String> {
-    let [own, peers] = BENCHMARKS;
-    let without_header = peers.split_once('\n').map_or("", |(_, rows)| rows);
-    let table = Table::parse("benchmarks", &format!("{own}{without_header}"))?;
+    let table = Table::parse("rates", RATES)?;
     let choices = [
         ("len", KERNEL_LENGTH),
         ("head_dim", "128"),
@@ -211,8 +206,7 @@ fn kernels(folder: &Path) -> Result<String> {
     );
     let wheres: Vec<String> = choices.iter().map(|(c, v)| format!("--where {c}={v}")).collect();
     let wheres = wheres.join(" ");
-    let command =
-        format!("ringlab plot kernels {RESULTS}/bench-hopper.csv \\\n        {wheres} -o kernels.svg");
+    let command = format!("ringlab plot kernels {RESULTS}/rates.csv \\\n        {wheres} -o kernels.svg");
     Ok(section("Attention kernels on an H200", "kernels", &caption, &command))
 }
 

@@ -108,6 +108,88 @@ template <int D> struct Consumer {
         put_rows<Start, D>(args.dk + at, stride, dk, row, rows, lane, ds_factor(args));
     }
 
+#ifdef EARLY_SCORES
+    // Another order of issue: dP(i), dV(i), S(i + 1) at once, since P(i) is there; then dQ(i), dK(i). dS(i) is computed under dV(i)
+    // and S(i + 1), from P as it was rounded, and P(i + 1) under dQ(i) and dK(i).
+    DEVICE void accumulate(const Item& item, Gradient& dk, Gradient& dv) {
+        Scores s;
+        Packed p16;
+        ptx::mbarrier_wait(ptx::shared_address(&shared.k_full), slots.odd());
+        wait_full(shared.q_pipe[ring.stage()], ring.parity());
+        wgmma::pin(dk);
+        wgmma::pin(dv);
+        start_scores(s);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.v_full), slots.odd());
+        wgmma::wait<0>();
+        wgmma::pin(s);
+        weigh(s);
+        keep_visible(p16, item, s);
+        for (int left = item.count() * item.heads; left > 1; --left) step<false>(item, s, p16, dk, dv);
+        step<true>(item, s, p16, dk, dv);
+        arrive(shared.kv_empty);
+    }
+
+    // P from S of the ring's tile, as if no pair were masked.
+    DEVICE void weigh(Scores& s) const {
+        exponentiate<false>(s, shared.stats[ring.stage()], Keys{}, args.scale * 1.4426950408889634f, lane.column());
+    }
+
+    // Rounds P, without the masked pairs. Apart from weigh(), since it needs registers that dQ holds then.
+    DEVICE void keep_visible(Packed& p16, const Item& item, Scores& s) const {
+        const Stats<T::q>& stats = shared.stats[ring.stage()];
+        if (stats.masked) mask(s, stats, keys(item), lane.column());
+        pack(p16, s);
+    }
+
+    // One query tile, whose P is there; leaves P of the next, of which this has S multiplied.
+    template <bool Last> DEVICE void step(const Item& item, Scores& s, Packed& p16, Gradient& dk, Gradient& dv) {
+        const int stage = ring.stage();
+        wait_full(shared.do_pipe[stage], ring.parity());
+        Scores dp;
+        wgmma::pin(p16);
+        start_dp(dp);
+        multiply_gradient<D>(dv, p16, shared.d_o[stage]);
+        wgmma::commit();
+        ring.advance();
+        if (!Last) {
+            wait_full(shared.q_pipe[ring.stage()], ring.parity());
+            start_scores(s);
+        }
+        wgmma::wait<Last ? 1 : 2>();
+        wgmma::pin(dp);
+        differentiate_rounded(dp, p16, shared.stats[stage], lane.column());
+        wgmma::wait<Last ? 0 : 1>();
+        wgmma::pin(dv);
+        release(shared.do_pipe[stage]);
+        Packed ds16;
+        pack(ds16, dp);
+        ptx::mbarrier_wait(ptx::shared_address(&shared.ds_empty), ring.odd());
+        store_ds<T::q>(shared.ds, ds16, lane);
+        ptx::fence_async_shared();
+        ptx::named_sync(scores_barrier, consumer_threads);
+
+        float dq[32];
+        wgmma::pin(ds16);
+        wgmma::fence();
+        multiply_dq<D>(dq, shared.ds, shared.k, lane.group);
+        wgmma::commit();
+        multiply_gradient<D>(dk, ds16, shared.q[stage]);
+        wgmma::commit();
+        if (!Last) {
+            wgmma::wait<2>();
+            wgmma::pin(s);
+            weigh(s);
+        }
+        wgmma::wait<1>();
+        wgmma::pin(dq);
+        arrive(shared.ds_empty);
+        add_dq(dq);
+        if (!Last) keep_visible(p16, item, s);
+        wgmma::wait<0>();
+        wgmma::pin(dk);
+        release(shared.q_pipe[stage]);
+    }
+#else
     // Sums dK and dV over the query tiles of the item and hands dQ of each to the writer.
     DEVICE void accumulate(const Item& item, Gradient& dk, Gradient& dv) {
         Scores s;
@@ -161,6 +243,7 @@ template <int D> struct Consumer {
         wgmma::pin(dk);
         release(shared.q_pipe[stage]);
     }
+#endif
 
     DEVICE void start_scores(Scores& s) const {
         wgmma::fence();

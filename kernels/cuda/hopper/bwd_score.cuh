@@ -76,6 +76,20 @@ DEVICE void exponentiate(float (&s)[R], const Stats<Q>& stats, const Keys& keys,
     }
 }
 
+// s = P, zero where masked.
+template <int Q, int R> DEVICE void mask(float (&s)[R], const Stats<Q>& stats, const Keys& keys, int column) {
+#pragma unroll
+    for (int j = 0; j < Q / 8; ++j) {
+        const int2 lo = *reinterpret_cast<const int2*>(&stats.lo[8 * j + column]);
+        const int2 hi = *reinterpret_cast<const int2*>(&stats.hi[8 * j + column]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int pos = keys.pos[i / 2];
+            if (!(keys.inside[i / 2] && (i % 2 ? lo.y : lo.x) <= pos && pos <= (i % 2 ? hi.y : hi.x))) s[4 * j + i] = 0.0f;
+        }
+    }
+}
+
 // p = dS = P * (dP - delta).
 template <int Q, int R>
 DEVICE void differentiate(float (&p)[R], const float (&dp)[R], const Stats<Q>& stats, int column) {
@@ -84,6 +98,22 @@ DEVICE void differentiate(float (&p)[R], const float (&dp)[R], const Stats<Q>& s
         const float2 delta = *reinterpret_cast<const float2*>(&stats.delta[8 * j + column]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) p[4 * j + i] *= dp[4 * j + i] - (i % 2 ? delta.y : delta.x);
+    }
+}
+
+// dp = dS = P * (dP - delta), of P rounded to an A operand.
+template <int Q, int R>
+DEVICE void differentiate_rounded(float (&dp)[R], const u32 (&p)[R / 2], const Stats<Q>& stats, int column) {
+#pragma unroll
+    for (int j = 0; j < Q / 8; ++j) {
+        const float2 delta = *reinterpret_cast<const float2*>(&stats.delta[8 * j + column]);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float2 rounded = ptx::unpack_16bit(p[2 * j + half]);
+            float *x = dp + 4 * j + 2 * half;
+            x[0] = rounded.x * (x[0] - delta.x);
+            x[1] = rounded.y * (x[1] - delta.y);
+        }
     }
 }
 

@@ -139,6 +139,18 @@ DEVICE u32 pack_16bit(float low, float high) {
     return packed;
 }
 
+// The two values of pack_16bit, low first.
+DEVICE float2 unpack_16bit(u32 packed) {
+    float2 x;
+#ifdef DTYPE_FP16
+    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x.x), "=f"(x.y) : "r"(packed));
+#else
+    x.x = __uint_as_float(packed << 16);
+    x.y = __uint_as_float(packed & 0xffff0000u);
+#endif
+    return x;
+}
+
 // Four 8x8 matrices of 16-bit elements from shared memory; `row` is this lane's row address.
 DEVICE void load_matrix_x4(u32 row, u32& a, u32& b, u32& c, u32& d) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d)

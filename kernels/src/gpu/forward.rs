@@ -7,7 +7,7 @@ use super::{Device, GpuError};
 use crate::abi::{ForwardArgs, TileRange};
 use crate::spec::{Dims, Dtype, ForwardSpec, WorkOrder};
 use crate::tiles::{key_ranges, longest_first};
-use crate::variant::{Kernel, KeyTile};
+use crate::variant::{ForwardTiles, Kernel, Visits};
 
 #[expect(unsafe_code, reason = "a plain C struct of integers, floats and device addresses")]
 unsafe impl DeviceRepr for ForwardArgs {}
@@ -24,7 +24,7 @@ impl Forward {
     pub fn prepare(device: &Device, spec: &ForwardSpec<'_>) -> Result<Self, GpuError> {
         spec.validate()?;
         let Dims { dtype, head_dim, .. } = spec.dims;
-        let kernel = device.changed(Kernel::forward(device.target(), dtype, head_dim, key_tile(spec)));
+        let kernel = device.changed(Kernel::forward(device.target(), dtype, head_dim, shape(spec)));
         let ranges: Vec<Vec<TileRange>> = spec
             .segments
             .iter()
@@ -109,17 +109,14 @@ fn arguments(spec: &ForwardSpec<'_>) -> ForwardArgs {
     args
 }
 
-/// By the tiles that the launch visits and its keys.
-fn key_tile(spec: &ForwardSpec<'_>) -> KeyTile {
-    const TILE: usize = KeyTile::JUDGED;
-    let (mut visited, mut all, mut keys) = (0, 0, 0);
+/// The shape of the tiles, by what the launch visits.
+fn shape(spec: &ForwardSpec<'_>) -> ForwardTiles {
+    let mut visits = Visits::default();
     for segment in &spec.segments {
-        let ranges = key_ranges(spec.mask, TILE, segment.positions, TILE);
-        visited += ranges.iter().map(|range| (range.last - range.first) as usize).sum::<usize>();
-        all += ranges.len() * segment.positions.len().div_ceil(TILE);
-        keys += segment.positions.len();
+        let ranges = key_ranges(spec.mask, Visits::TILE, segment.positions, Visits::TILE);
+        visits.add(segment.positions.len(), &ranges);
     }
-    KeyTile::choose(keys, visited, all)
+    ForwardTiles::choose(spec.dims.head_dim, visits)
 }
 
 /// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at
@@ -168,12 +165,35 @@ mod tests {
     }
 
     #[test]
-    fn short_and_causal_tiles_are_narrow() {
+    fn the_shape_follows_mask_and_keys() {
         let causal = |len: usize| (0..).take(len).collect::<Vec<i32>>();
-        assert_eq!(with_spec(2048, 1, 1, &causal(2048), key_tile), KeyTile::Narrow);
-        assert_eq!(with_spec(32768, 1, 1, &causal(32768), key_tile), KeyTile::Wide);
-        assert_eq!(with_spec(2048, 1, 1, &[4095; 2048], key_tile), KeyTile::Narrow);
-        assert_eq!(with_spec(4096, 1, 1, &[4095; 4096], key_tile), KeyTile::Wide);
+        let at_128 = |len, hi: &[i32]| with_spec(len, 1, 1, hi, shape);
+        assert_eq!(at_128(2048, &causal(2048)), ForwardTiles::General);
+        assert_eq!(at_128(32768, &causal(32768)), ForwardTiles::Wide);
+        assert_eq!(at_128(2048, &[4095; 2048]), ForwardTiles::General);
+        assert_eq!(at_128(4096, &[4095; 4096]), ForwardTiles::Wide);
+        let at_64 = |len, hi: &[i32]| {
+            with_spec(len, 1, 1, hi, |spec| {
+                let dims = Dims { head_dim: HeadDim::D64, ..spec.dims };
+                shape(&ForwardSpec { dims, ..spec.clone() })
+            })
+        };
+        // 36 of 64 tiles are on the diagonal or below it.
+        assert_eq!(at_64(1024, &causal(1024)), ForwardTiles::ShortMasked);
+        assert_eq!(at_64(1024, &[1023; 1024]), ForwardTiles::Short);
+        assert_eq!(at_64(1025, &causal(1025)), ForwardTiles::General);
+    }
+
+    #[test]
+    fn keys_of_all_segments_count() {
+        let run = |parts: usize| {
+            with_spec(1024, 1, 1, &[4095; 1024], |spec| {
+                let dims = Dims { head_dim: HeadDim::D64, ..spec.dims };
+                let segments = vec![spec.segments[0]; parts];
+                shape(&ForwardSpec { dims, segments, ..spec.clone() })
+            })
+        };
+        assert_eq!((run(1), run(2)), (ForwardTiles::Short, ForwardTiles::General));
     }
 
     #[test]

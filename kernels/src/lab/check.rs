@@ -3,6 +3,7 @@ use std::fmt;
 use crate::gpu::Device;
 use crate::reference::{Gradients, Output, relative_l2};
 use crate::spec::{Dims, Dtype, HeadDim};
+use crate::variant::ForwardTiles;
 
 use super::ranks::{HostGradients, HostOutput, Mode, Ranks};
 use super::tensors::Inputs;
@@ -89,9 +90,9 @@ pub fn check(
         failures += usize::from(!outcome.passed());
         report(outcome);
     };
-    for (dims, mask, layouts) in families().into_iter().step_by(options.every) {
-        let family = Family::new(dims, mask, options)?;
-        for &layout in layouts {
+    for problem in problems(options).into_iter().step_by(options.every) {
+        let family = Family::new(&problem)?;
+        for &layout in problem.layouts {
             for &ranks in options.ranks {
                 family.run(device, layout, ranks, &mut count)?;
             }
@@ -109,35 +110,55 @@ pub fn check(
 }
 
 const ALL_LAYOUTS: &[Layout] = &[Layout::Contiguous, Layout::Zigzag, Layout::Striped(1), Layout::Striped(16)];
+const SOME_LAYOUTS: &[Layout] = &[Layout::Contiguous, Layout::Striped(1)];
 const ZIGZAG: &[Layout] = &[Layout::Zigzag];
 
-/// Every mask with every layout at D = 128 in bf16; the other sizes and dtypes where they could differ.
-fn families() -> Vec<(Dims, Mask, &'static [Layout])> {
+/// What a family of cases is made from.
+struct Problem {
+    dims: Dims,
+    mask: Mask,
+    layouts: &'static [Layout],
+    len: usize,
+    backward: bool,
+}
+
+/// Every mask with every layout at D = 128 in bf16; the other sizes and dtypes where they could differ. Last, forwards at
+/// D = 64 around the most keys that short launches have, a few more and as many: of the former, a launch over the keys of one of
+/// several ranks is short, and one over all is not.
+fn problems(options: CheckOptions) -> Vec<Problem> {
+    let problem =
+        |dims, mask, layouts| Problem { dims, mask, layouts, len: options.len, backward: options.backward };
     let dims = Dims { dtype: Dtype::Bf16, head_dim: HeadDim::D128, heads: 4, kv_heads: 2, batch: 1 };
     let small = Dims { head_dim: HeadDim::D64, heads: 3, kv_heads: 3, batch: 2, ..dims };
     let fp16 = |dims| Dims { dtype: Dtype::F16, ..dims };
     let masks =
         [Mask::Full, Mask::Causal, Mask::Window(100), Mask::Documents, Mask::WholeDocuments, Mask::Gap];
-    let mut families: Vec<(Dims, Mask, &'static [Layout])> =
-        masks.map(|mask| (dims, mask, ALL_LAYOUTS)).to_vec();
-    families.extend(masks.map(|mask| (small, mask, ZIGZAG)));
-    families.push((fp16(dims), Mask::Causal, ZIGZAG));
-    families.push((fp16(small), Mask::Window(100), ZIGZAG));
-    families.push((Dims { kv_heads: 1, ..small }, Mask::Causal, ZIGZAG));
-    families
+    let mut problems: Vec<Problem> = masks.map(|mask| problem(dims, mask, ALL_LAYOUTS)).into();
+    problems.extend(masks.map(|mask| problem(small, mask, ZIGZAG)));
+    problems.push(problem(fp16(dims), Mask::Causal, ZIGZAG));
+    problems.push(problem(fp16(small), Mask::Window(100), ZIGZAG));
+    problems.push(problem(Dims { kv_heads: 1, ..small }, Mask::Causal, ZIGZAG));
+    let pair = Dims { head_dim: HeadDim::D64, heads: 2, kv_heads: 1, ..dims };
+    for len in [ForwardTiles::SHORT_MAX_KEYS + 77, ForwardTiles::SHORT_MAX_KEYS] {
+        problems.extend(
+            [(pair, Mask::Causal), (pair, Mask::Full), (fp16(pair), Mask::Full)]
+                .map(|(dims, mask)| Problem { len, backward: false, ..problem(dims, mask, SOME_LAYOUTS) }),
+        );
+    }
+    problems
 }
 
 impl Family {
-    fn new(dims: Dims, mask: Mask, options: CheckOptions) -> Result<Self, LabError> {
-        let inputs = Inputs::random(dims, options.len, mask, 7);
+    fn new(problem: &Problem) -> Result<Self, LabError> {
+        let &Problem { dims, mask, len, backward, .. } = problem;
+        let inputs = Inputs::random(dims, len, mask, 7);
         let problem = inputs.problem();
         let output = problem.forward()?;
-        let gradients = options.backward.then(|| problem.backward(&inputs.d_o)).transpose()?;
+        let gradients = backward.then(|| problem.backward(&inputs.d_o)).transpose()?;
         let Dims { dtype, head_dim, heads, kv_heads, batch } = dims;
         let name = format!(
-            "{dtype} d{} {heads}/{kv_heads} heads batch {batch} {} tokens {mask}",
-            head_dim.elements(),
-            options.len
+            "{dtype} d{} {heads}/{kv_heads} heads batch {batch} {len} tokens {mask}",
+            head_dim.elements()
         );
         Ok(Self { inputs, output, gradients, name })
     }
@@ -220,6 +241,16 @@ pub(super) fn bits_differ(a: &[f64], b: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn launches_on_both_sides_of_the_short_ones_are_checked_at_64() {
+        for options in [CheckOptions::FULL, CheckOptions::QUICK, CheckOptions::SMALL, CheckOptions::TINY] {
+            let checked = problems(options).into_iter().step_by(options.every);
+            let all: Vec<usize> =
+                checked.filter(|p| p.dims.head_dim == HeadDim::D64).map(|p| p.len).collect();
+            assert!(all.iter().any(|&len| len <= 1024) && all.iter().any(|&len| len > 1024), "{options:?}");
+        }
+    }
 
     #[test]
     fn a_wrong_or_missing_number_never_passes() {

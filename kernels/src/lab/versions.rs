@@ -1,7 +1,8 @@
 //! Versions of kernels that are compared before one of them stays.
 
 use crate::gpu::Device;
-use crate::variant::{Boxes, Capability, Kernel, Path, SPLIT_LAST, Target};
+use crate::spec::{Dtype, HeadDim};
+use crate::variant::{Capability, ForwardTiles, Kernel, Path, SPLIT_LAST, Target};
 
 use super::bench::{Launches, time};
 use super::setup::Setup;
@@ -19,36 +20,21 @@ pub struct Version {
 }
 
 /// The versions under comparison. `chip99`: the portable kernels of chips with 99 KiB of shared memory, on this one.
-/// `q128`: the Hopper forward at D = 64 with 128 queries a tile; `q256`: with 256 queries and 64 keys.
-/// `whole-items`: the Hopper backward at D = 128 without parts of its last items; `split64`: at D = 64 with them.
+/// `general64`: the Hopper forward at D = 64 with the tiles of longer sequences also in short ones. `whole-items`: the Hopper
+/// backward without parts of its last items. `early-scores`: the Hopper backward at D = 128 in another order of issue.
 pub const VERSIONS: &[Version] = &[
     Version { name: "chip99", checked: true, change: small_shared_memory },
-    Version { name: "q128", checked: true, change: q128 },
-    Version { name: "q256", checked: true, change: q256 },
+    Version { name: "general64", checked: true, change: general_at_64 },
     Version { name: "whole-items", checked: true, change: whole_items },
-    Version { name: "split64", checked: true, change: split_at_64 },
+    Version { name: "early-scores", checked: true, change: early_scores },
 ];
 
-fn q128(kernel: &mut Kernel) {
-    forward_at_64(kernel, 128, 128);
-}
-
-fn q256(kernel: &mut Kernel) {
-    forward_at_64(kernel, 256, 64);
-}
-
-/// The Hopper forward at D = 64 with so many queries and keys a tile.
-fn forward_at_64(kernel: &mut Kernel, tile_q: u32, tile_kv: u32) {
-    let Some(boxes) = kernel.boxes else { return };
-    if kernel.source != "hopper/fwd_kernel.cu" || kernel.defines[0] != "HEAD_DIM=64" {
-        return;
+fn general_at_64(kernel: &mut Kernel) {
+    if kernel.source == "hopper/fwd_kernel.cu" && kernel.defines[0] == "HEAD_DIM=64" {
+        let target = Target { path: Path::Hopper, capability: Capability { major: 9, minor: 0 } };
+        let dtype = if is_fp16(kernel) { Dtype::F16 } else { Dtype::Bf16 };
+        *kernel = Kernel::forward(target, dtype, HeadDim::D64, ForwardTiles::General);
     }
-    kernel.defines.retain(|define| !define.starts_with("TILE_"));
-    kernel.defines.extend([format!("TILE_Q={tile_q}"), format!("TILE_KV={tile_kv}")]);
-    kernel.name = kernel.name.replace("192x128", &format!("{tile_q}x{tile_kv}"));
-    (kernel.tile_q, kernel.tile_kv) = (tile_q as usize, tile_kv as usize);
-    kernel.threads = 128 * (tile_q / 64 + 1);
-    kernel.boxes = Some(Boxes { q: tile_q, kv: tile_kv, ..boxes });
 }
 
 fn whole_items(kernel: &mut Kernel) {
@@ -58,18 +44,23 @@ fn whole_items(kernel: &mut Kernel) {
     }
 }
 
-fn split_at_64(kernel: &mut Kernel) {
-    if kernel.source == "hopper/bwd_kernel.cu" && kernel.defines[0] == "HEAD_DIM=64" {
-        kernel.defines.push(SPLIT_LAST.into());
-        kernel.name += "-split";
+fn early_scores(kernel: &mut Kernel) {
+    if kernel.source == "hopper/bwd_kernel.cu" && kernel.defines[0] == "HEAD_DIM=128" {
+        kernel.defines.push("EARLY_SCORES".into());
+        kernel.name += "-early-scores";
     }
+}
+
+fn is_fp16(kernel: &Kernel) -> bool {
+    kernel.defines.iter().any(|define| define == "DTYPE_FP16")
 }
 
 fn small_shared_memory(kernel: &mut Kernel) {
     let target = Target { path: Path::Portable, capability: Capability { major: 8, minor: 9 } };
-    let fp16 = |kernel: &Kernel| kernel.defines.iter().any(|define| define == "DTYPE_FP16");
     let same = |other: &Kernel| {
-        other.entry == kernel.entry && other.defines[0] == kernel.defines[0] && fp16(other) == fp16(kernel)
+        other.entry == kernel.entry
+            && other.defines[0] == kernel.defines[0]
+            && is_fp16(other) == is_fp16(kernel)
     };
     if let Some(small) = Kernel::all(target).into_iter().find(same).filter(|small| small.tile_q > 0) {
         *kernel = Kernel { name: format!("{}-chip99", small.name), ..small };
@@ -161,18 +152,29 @@ mod tests {
     }
 
     #[test]
-    fn versions_change_what_they_say_and_have_names_of_their_own() {
+    fn versions_change_what_they_say() {
         let pairs = |list: &[(&str, &str)]| {
             list.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<_>>()
         };
-        let hopper = [
-            ("q128", "hopper-forward-bf16-d64-192x128", "hopper-forward-bf16-d64-128x128"),
-            ("q256", "hopper-forward-bf16-d64-192x128", "hopper-forward-bf16-d64-256x64"),
-            ("whole-items", "hopper-backward-bf16-d128", "hopper-backward-bf16-d128-whole-items"),
-            ("split64", "hopper-backward-bf16-d64", "hopper-backward-bf16-d64-split"),
+        let hopper: [(&str, &[(&str, &str)]); 3] = [
+            ("early-scores", &[("hopper-backward-bf16-d128", "hopper-backward-bf16-d128-early-scores")]),
+            (
+                "general64",
+                &[
+                    ("hopper-forward-bf16-d64-256x64", "hopper-forward-bf16-d64-192x128"),
+                    ("hopper-forward-bf16-d64-128x128", "hopper-forward-bf16-d64-192x128"),
+                ],
+            ),
+            (
+                "whole-items",
+                &[
+                    ("hopper-backward-bf16-d64", "hopper-backward-bf16-d64-whole-items"),
+                    ("hopper-backward-bf16-d128", "hopper-backward-bf16-d128-whole-items"),
+                ],
+            ),
         ];
-        for (name, from, to) in hopper {
-            assert_eq!(changed(Path::Hopper, name), pairs(&[(from, to)]));
+        for (name, expected) in hopper {
+            assert_eq!(changed(Path::Hopper, name), pairs(expected));
             assert_eq!(changed(Path::Portable, name), []);
         }
         assert_eq!(changed(Path::Hopper, "chip99"), []);

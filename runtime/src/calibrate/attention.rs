@@ -72,13 +72,16 @@ fn probes_of(kernels: &[MachineKernel], kernel: &MachineKernel, sizes: &[u64]) -
     probes
 }
 
-/// Whether `kernel` is the one of `kernels` that a call is launched with.
+/// Whether `kernel` is the one of `kernels` that a call is launched with, and the call one that it is fitted to.
 fn is_launched(
     kernels: &[MachineKernel],
     kernel: &MachineKernel,
     pattern: Pattern,
     (queries, keys): (u64, u64),
 ) -> bool {
+    if keys <= kernel.fitted_above {
+        return false;
+    }
     let same = |other: &&MachineKernel| {
         (other.pass, other.head_dim, other.dtype) == (kernel.pass, kernel.head_dim, kernel.dtype)
     };
@@ -281,6 +284,7 @@ mod tests {
             items: Items::QueryTiles,
             grid: Grid::Persistent,
             used_for,
+            fitted_above: 0,
         }
     }
 
@@ -303,5 +307,12 @@ mod tests {
         // Without a second row every call is the first one's.
         let all = probes_of(&kernels[..1], &kernels[0], &sizes);
         assert_eq!(all.len(), 4 * sizes.len());
+        // What runs another kernel up to 1Ki keys is not measured there: of few keys not up to 8Ki tokens.
+        let short = MachineKernel { fitted_above: 1 << 10, ..kernel(128, None) };
+        let left = probes_of(std::slice::from_ref(&short), &short, &sizes);
+        let is_left_out = |&(probe, tokens): &(Probe, u64)| {
+            tokens == 1 << 10 || (probe == Probe::FewKeys && tokens <= 8 << 10)
+        };
+        assert_eq!(left, all.into_iter().filter(|probe| !is_left_out(probe)).collect::<Vec<_>>());
     }
 }

@@ -260,6 +260,7 @@ mod tests {
                 items: Items::QueryTiles,
                 grid: Grid::Persistent,
                 used_for: None,
+                fitted_above: 0,
             };
             vec![kernel(Pass::Forward), kernel(Pass::Backward)]
         }

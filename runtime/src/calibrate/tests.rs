@@ -34,6 +34,7 @@ impl Machine for Simulated {
             items: row.items,
             grid: Grid::PersistentQueue,
             used_for: row.used_for,
+            fitted_above: 0,
         };
         self.0.kernels.iter().map(kernel).collect()
     }

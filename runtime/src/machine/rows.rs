@@ -1,7 +1,7 @@
 //! The attention kernels of a GPU as the cost model sees them, and which calls each is launched for.
 
 use ringlab_kernels::spec::{Dtype as KernelDtype, HeadDim};
-use ringlab_kernels::variant::{Grid as KernelGrid, Kernel, KeyTile, Target};
+use ringlab_kernels::variant::{ForwardTiles, Grid as KernelGrid, Kernel, Target};
 use ringlab_sim::config::cluster::{Grid, Items, KernelUse};
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
@@ -10,19 +10,21 @@ use super::MachineKernel;
 
 /// The wide kernel's calls, by the rule that launches go by.
 const WIDE: KernelUse = KernelUse {
-    min_keys: KeyTile::MIN_KEYS as u64,
-    or_visited: KeyTile::VISITED.0 as f64 / KeyTile::VISITED.1 as f64,
-    above_keys: KeyTile::ABOVE_KEYS as u64,
+    min_keys: ForwardTiles::WIDE_MIN_KEYS as u64,
+    or_visited: ForwardTiles::WIDE_VISITED.0 as f64 / ForwardTiles::WIDE_VISITED.1 as f64,
+    above_keys: ForwardTiles::WIDE_ABOVE_KEYS as u64,
 };
 
-/// All of them, of the largest head dimension first; a row with a condition follows the row for all other calls.
+/// All of them, of the largest head dimension first; a row with a condition follows the row for all other calls. The shapes of
+/// short launches have no rows: calls so short are one round of work items, from which an item and its tiles cannot be
+/// told apart. The general row stands for them and is not fitted to them.
 pub(super) fn all(target: Target) -> Vec<MachineKernel> {
     HeadDim::ALL.iter().rev().flat_map(|&head_dim| of(target, head_dim)).collect()
 }
 
 fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
     let dtype = KernelDtype::Bf16;
-    let row = |pass, kernel: &Kernel, items, used_for| MachineKernel {
+    let row = |pass, kernel: &Kernel, items| MachineKernel {
         name: kernel.name.clone(),
         head_dim: head_dim.elements() as u32,
         dtype: Dtype::Bf16,
@@ -30,16 +32,19 @@ fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
         tile: TileShape { q: kernel.tile_q as u64, kv: kernel.tile_kv as u64 },
         items,
         grid: if kernel.grid == KernelGrid::Persistent { Grid::PersistentQueue } else { Grid::PerItem },
-        used_for,
+        used_for: None,
+        fitted_above: 0,
     };
-    let forward = |key_tile| Kernel::forward(target, dtype, head_dim, key_tile);
-    let (narrow, wide) = (forward(KeyTile::Narrow), forward(KeyTile::Wide));
-    let mut rows = vec![row(Pass::Forward, &narrow, Items::QueryTiles, None)];
-    if wide != narrow {
-        rows.push(row(Pass::Forward, &wide, Items::QueryTiles, Some(WIDE)));
+    let forward = |tiles| Kernel::forward(target, dtype, head_dim, tiles);
+    let [general, wide, short] =
+        [ForwardTiles::General, ForwardTiles::Wide, ForwardTiles::Short].map(forward);
+    let fitted_above = if short == general { 0 } else { ForwardTiles::SHORT_MAX_KEYS as u64 };
+    let mut rows = vec![MachineKernel { fitted_above, ..row(Pass::Forward, &general, Items::QueryTiles) }];
+    if wide != general {
+        rows.push(MachineKernel { used_for: Some(WIDE), ..row(Pass::Forward, &wide, Items::QueryTiles) });
     }
     let backward = Kernel::backward(target, dtype, head_dim);
-    rows.push(row(Pass::Backward, &backward, Items::KeyTiles, None));
+    rows.push(row(Pass::Backward, &backward, Items::KeyTiles));
     rows
 }
 
@@ -47,7 +52,7 @@ fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
 mod tests {
     use super::*;
     use ringlab_kernels::tiles::{Intervals, key_ranges};
-    use ringlab_kernels::variant::{Capability, Path};
+    use ringlab_kernels::variant::{Capability, Path, Visits};
     use ringlab_sim::mask::{Documents, Mask, Pattern};
     use ringlab_sim::tiles;
     use ringlab_sim::tokens::{Progression, TokenSet};
@@ -61,34 +66,52 @@ mod tests {
     #[test]
     fn only_the_hopper_forward_for_heads_of_128_has_two_rows() {
         let rows = hopper();
-        let shown: Vec<_> = rows.iter().map(|k| (k.head_dim, k.pass, k.tile.kv, k.used_for)).collect();
+        let shown: Vec<_> =
+            rows.iter().map(|k| (k.head_dim, k.pass, k.tile.kv, k.used_for, k.fitted_above)).collect();
         let expected = [
-            (128, Pass::Forward, 128, None),
-            (128, Pass::Forward, 176, Some(WIDE)),
-            (128, Pass::Backward, 128, None),
-            (64, Pass::Forward, 128, None),
-            (64, Pass::Backward, 128, None),
+            (128, Pass::Forward, 128, None, 0),
+            (128, Pass::Forward, 176, Some(WIDE), 0),
+            (128, Pass::Backward, 128, None, 0),
+            (64, Pass::Forward, 128, None, 1024),
+            (64, Pass::Backward, 128, None, 0),
         ];
         assert_eq!(shown, expected);
         let portable = all(Target { path: Path::Portable, capability: H200 });
-        assert!(portable.len() == 4 && portable.iter().all(|k| k.used_for.is_none()));
+        assert!(portable.len() == 4 && portable.iter().all(|k| k.used_for.is_none() && k.fitted_above == 0));
     }
 
     /// What the launch counts, as it counts it: from positions and one interval a query.
-    fn launched(mask: &Mask, q: &TokenSet, kv: &TokenSet) -> KeyTile {
+    fn launched(head_dim: HeadDim, mask: &Mask, q: &TokenSet, kv: &TokenSet) -> ForwardTiles {
         let bounds = |pos| mask.interval(pos).map_or((0, -1), |(lo, end)| (lo as i32, end as i32 - 1));
         let (lo, hi): (Vec<i32>, Vec<i32>) = q.iter().map(bounds).unzip();
         let keys: Vec<i32> = kv.iter().map(|pos| pos as i32).collect();
-        let ranges = key_ranges(Intervals { lo: &lo, hi: &hi }, KeyTile::JUDGED, &keys, KeyTile::JUDGED);
-        let visited = ranges.iter().map(|r| (r.last - r.first) as usize).sum();
-        KeyTile::choose(keys.len(), visited, ranges.len() * keys.len().div_ceil(KeyTile::JUDGED))
+        let ranges = key_ranges(Intervals { lo: &lo, hi: &hi }, Visits::TILE, &keys, Visits::TILE);
+        let mut visits = Visits::default();
+        visits.add(keys.len(), &ranges);
+        ForwardTiles::choose(head_dim, visits)
+    }
+
+    #[test]
+    fn the_general_row_is_fitted_to_calls_that_run_its_kernel() {
+        let rows = hopper();
+        let general = rows.iter().find(|k| (k.head_dim, k.pass) == (64, Pass::Forward)).unwrap();
+        for keys in [1, 300, 1023, 1024, 1025, 2048, 8192] {
+            let block = TokenSet::new([Progression::contiguous(0, keys)]);
+            for pattern in [Pattern::Full, Pattern::Causal, Pattern::Window(100)] {
+                let mask = Mask::new(pattern, &Documents::single(keys));
+                let tiles = launched(HeadDim::D64, &mask, &block, &block);
+                let target = Target { path: Path::Hopper, capability: H200 };
+                let kernel = Kernel::forward(target, KernelDtype::Bf16, HeadDim::D64, tiles);
+                assert_eq!(kernel.name == general.name, keys > general.fitted_above, "{pattern}, {keys}");
+            }
+        }
     }
 
     #[test]
     fn the_cost_model_expects_the_kernel_that_is_launched() {
         let rows = hopper();
         let (general, wide) = (&rows[0], &rows[1]);
-        assert_eq!(general.tile, TileShape { q: KeyTile::JUDGED as u64, kv: KeyTile::JUDGED as u64 });
+        assert_eq!(general.tile, TileShape { q: Visits::TILE as u64, kv: Visits::TILE as u64 });
         let block = |first: u64, len: u64| TokenSet::new([Progression::contiguous(first, len)]);
         let zigzag = |rank: u64| {
             let chunk = |i| Progression::contiguous(i * 4096, 4096);
@@ -115,7 +138,7 @@ mod tests {
                 let profile = tiles::profile(&mask, q, kv, general.tile);
                 let visited = profile.total.full + profile.total.partial;
                 let expects = wide.used_for.unwrap().takes(kv.len(), visited, visited + profile.empty);
-                let is_wide = launched(&mask, q, kv) == KeyTile::Wide;
+                let is_wide = launched(HeadDim::D128, &mask, q, kv) == ForwardTiles::Wide;
                 assert_eq!(expects, is_wide, "{pattern}, set {i}");
                 *if is_wide { &mut wides } else { &mut narrows } += 1;
             }
