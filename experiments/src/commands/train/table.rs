@@ -1,6 +1,7 @@
 //! An iteration as a person reads it.
 
-use ringlab_sim::training::{Breakdown, LONGEST, Memory, Moment};
+use ringlab_sim::schedule::Schedule;
+use ringlab_sim::training::{Breakdown, LONGEST, Memory, Moment, Training};
 use ringlab_sim::units::{Bytes, SimTime};
 
 use super::Iteration;
@@ -38,22 +39,34 @@ pub fn memory(m: &Memory) -> Vec<(&'static str, Bytes)> {
     ]
 }
 
+/// How the context-parallel ranks share the sequence; not all schedules make rings of them.
+fn context(training: &Training) -> String {
+    let (ulysses, ring, schedule) = (training.grid.ulysses, training.grid.ring, training.context.schedule);
+    match schedule {
+        Schedule::Ulysses | Schedule::Usp { .. } | Schedule::MegatronSp if ulysses == 1 => {
+            schedule.to_string()
+        }
+        Schedule::Ulysses | Schedule::Usp { .. } | Schedule::MegatronSp => {
+            format!("ulysses {ulysses} x {schedule} of {ring} ranks")
+        }
+        _ => format!("ulysses {ulysses} x ring {ring}, {schedule}"),
+    }
+}
+
 /// Time, memory, and with `over_time` the moments.
 pub fn table(iteration: &Iteration, over_time: bool) -> String {
     let Iteration { model, cluster, training, prediction, longest, .. } = iteration;
     let (grid_, time, memory_) = (&training.grid, &prediction.time, &prediction.memory);
     let mut text = format!(
         "One iteration of {} on {} x {} ({})\n\
-         tp {} x cp {} (ulysses {} x ring {}, {}) x dp {} x pp {}, {} sequences of {} tokens\n\n",
+         tp {} x cp {} ({}) x dp {} x pp {}, {} sequences of {} tokens\n\n",
         model.name,
         grid_.gpus(),
         cluster.device.name,
         cluster.name,
         grid_.tp,
         grid_.cp,
-        grid_.ulysses,
-        grid_.ring,
-        training.context.schedule,
+        context(training),
         grid_.dp,
         grid_.pp,
         training.micro_batch * training.micro_batches * grid_.dp,
