@@ -105,11 +105,8 @@ impl<'a> Session<'a> {
         let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
         let by_segments = mode == Mode::FusedSegments;
         let regions = regions(plan);
-        let mut memories = Vec::new();
-        for member in &members.all {
-            let folds = &folds[member.rank as usize];
-            memories.push(allocate(plan, member, folds, by_segments)?);
-        }
+        let allocated = |m: &Member| allocate(plan, m, &folds[m.rank as usize], by_segments);
+        let memories = members.all.iter().map(allocated).collect::<Result<Vec<_>, _>>()?;
         let flags = allocate_flags(plan, &members.all)?;
         let common = Common {
             plan,
@@ -138,11 +135,7 @@ impl<'a> Session<'a> {
             .collect();
         let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
         notes.extend(remarks(plan, is_deep));
-        let peak_bytes = memories.iter().zip(&lowered.packed).map(|(memory, packed)| {
-            let bytes: usize = memory.slots().map(|(_, s)| s.bytes(&plan.shape)).sum();
-            Bytes((bytes + packed) as u64)
-        });
-        let peak_bytes = peak_bytes.collect();
+        let peak_bytes = peak_bytes(plan, &memories, &lowered.packed);
         let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
         let used = if is_virtual { &gpus[..1] } else { &gpus[..] };
         let mut clock = Clock::new(used)?;
@@ -207,6 +200,15 @@ fn allocate(plan: &Plan, member: &Member, folds: &Folds, by_segments: bool) -> R
         let what = format!("buffer {i} ({:?})", buffer.tensor);
         member.gpu.allocate(bytes).map_err(|error| memory_error(member, what, bytes, error))
     })
+}
+
+/// What each member allocated: its buffers, and room for what is packed.
+fn peak_bytes(plan: &Plan, memories: &[Memory], packed: &[usize]) -> Vec<Bytes> {
+    let of_member = |(memory, packed): (&Memory, &usize)| {
+        let bytes: usize = memory.slots().map(|(_, slot)| slot.bytes(&plan.shape)).sum();
+        Bytes((bytes + packed) as u64)
+    };
+    memories.iter().zip(packed).map(of_member).collect()
 }
 
 /// An error of an allocation, with what it was for.
