@@ -250,8 +250,8 @@ pub struct SetupArgs {
     #[arg(long, default_value_t = 8, help_heading = "Schedule", value_parser = whole::<u32>(1..=65536))]
     pub cp: u32,
     /// Schedules, apart by commas, or all: ring, zigzag, striped or striped:BLOCK, dist-flash, all-gather,
-    /// all-gather-zigzag, double-ring or double-ring:WINDOW, ulysses, usp or usp:ULYSSESxRING, megatron-sp, ring-burst,
-    /// zigzag-burst, ring-self-attention.
+    /// all-gather-zigzag, double-ring or double-ring:WINDOW or double-ring:WINDOW:rail, ulysses, usp or usp:ULYSSESxRING or
+    /// usp:ULYSSESxRING:across, megatron-sp, ring-burst, zigzag-burst, ring-self-attention.
     #[arg(long, value_delimiter = ',', default_value = "all", help_heading = "Schedule")]
     pub schedule: Vec<String>,
     /// Which half of a training step.

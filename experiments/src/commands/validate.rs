@@ -35,11 +35,7 @@ struct Json<'a> {
 pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.plot])?;
-    for (name, bound) in [("--max-mape", args.max_mape), ("--max-error", args.max_error)] {
-        if bound.is_some_and(|b| !b.is_finite() || b < 0.0) {
-            bail!("{name} must be a finite number of percent that is not negative");
-        }
-    }
+    check_bounds(args)?;
     let mut machine = measured::machine(args.backend)?;
     let cluster = presets::cluster(&args.cluster)?;
     measured::check_cluster(&cluster, machine.as_ref())?;
@@ -67,9 +63,6 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     if let Some(path) = args.plot.as_deref().filter(|_| !rows.is_empty()) {
         draw(path, &json)?;
     }
-    let above = |bound: Option<f64>, value: f64| bound.is_some_and(|b| 100.0 * value > b);
-    let bad = above(args.max_mape, report.mape) || above(args.max_error, report.max_error);
-    let failed = bad || report.broke.is_some() || report.points.is_empty();
     if !report.not_reached.is_empty() {
         let why = match &report.broke {
             Some(error) => error.clone(),
@@ -81,11 +74,27 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     }
     Ok(if stop.is_set() {
         Outcome::Interrupted
-    } else if failed {
-        Outcome::Failed
-    } else {
+    } else if is_good(args, &report) {
         Outcome::Fine
+    } else {
+        Outcome::Failed
     })
+}
+
+fn check_bounds(args: &ValidateArgs) -> Result<()> {
+    for (name, bound) in [("--max-mape", args.max_mape), ("--max-error", args.max_error)] {
+        if let Some(bound) = bound.filter(|b| !b.is_finite() || *b < 0.0) {
+            bail!("{name} must be a finite number of percent that is not negative, not {bound}");
+        }
+    }
+    Ok(())
+}
+
+/// Whether something was run, to the end, within the bounds.
+fn is_good(args: &ValidateArgs, report: &Report) -> bool {
+    let within = |bound: Option<f64>, value: f64| bound.is_none_or(|b| 100.0 * value <= b);
+    let is_near = within(args.max_mape, report.mape) && within(args.max_error, report.max_error);
+    is_near && report.broke.is_none() && !report.points.is_empty()
 }
 
 /// Ranks on devices of their own; none where there is one device and virtual ranks were asked for.

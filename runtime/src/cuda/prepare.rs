@@ -9,7 +9,7 @@ use ringlab_sim::plan::{Plan, Rank};
 use ringlab_sim::problem;
 use ringlab_sim::units::Bytes;
 
-use super::bodies::Lowering;
+use super::bodies::{Lowered, Lowering};
 use super::clock::{Barrier, Clock};
 use super::command::{Address, Event, Parcel};
 use super::device::Gpu;
@@ -22,6 +22,7 @@ use super::lower::Common;
 use super::memory::Memory;
 use super::mode::{Choice, choose};
 use super::options::{Mode, Options};
+use super::sequence::Step;
 use super::tensors::{self, Holder};
 use crate::cpu::memory::regions;
 use crate::cpu::tensors::real_tokens;
@@ -126,10 +127,7 @@ impl<'a> Session<'a> {
             flags: &flags,
         };
         let lowered = lowering.run()?;
-        let programs = match is_virtual {
-            true => vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?],
-            false => lowering.arrange(&lowered)?,
-        };
+        let programs = programs(&lowering, &lowered, &order)?;
         let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
             .map(|(member, bodies)| candidate(plan, member, &folds[member.rank as usize], bodies))
             .collect();
@@ -138,10 +136,7 @@ impl<'a> Session<'a> {
         let peak_bytes = peak_bytes(plan, &memories, &lowered.packed);
         let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
         let used = if is_virtual { &gpus[..1] } else { &gpus[..] };
-        let mut clock = Clock::new(used)?;
-        if members.by_barrier {
-            clock.barrier = Some(barrier(plan, &members.all)?);
-        }
+        let clock = clock(plan, &members, used)?;
         let events = || used.iter().map(|gpu| gpu.event()).collect::<Result<Vec<_>, GpuError>>();
         let (done, finished) = (events()?, events()?);
         Ok(Self {
@@ -183,6 +178,24 @@ impl<'a> Session<'a> {
         };
         parallel::map(&holders, upload).into_iter().collect()
     }
+}
+
+/// One a member; of virtual ranks, one for all, which has the operations in their `order`.
+fn programs(lowering: &Lowering<'_>, lowered: &Lowered, order: &[Step]) -> Result<Vec<Program>, CudaError> {
+    if lowering.are_virtual {
+        let gpu = lowering.members[0].gpu.as_ref();
+        return Ok(vec![one_by_one(order, &lowered.bodies, gpu)?]);
+    }
+    lowering.arrange(lowered)
+}
+
+/// The clock of the GPUs that are used, with a barrier where ranks start at one.
+fn clock(plan: &Plan, members: &Members, used: &[&dyn Gpu]) -> Result<Clock, CudaError> {
+    let mut clock = Clock::new(used)?;
+    if members.by_barrier {
+        clock.barrier = Some(barrier(plan, &members.all)?);
+    }
+    Ok(clock)
 }
 
 /// What a user must be told besides the choice of the mode.
