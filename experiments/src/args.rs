@@ -27,6 +27,7 @@ pub use benching::{BenchArgs, Kernels};
 pub use describing::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
+pub use numbers::with_negative_values;
 pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
 pub use training::TrainArgs;
 pub use tuning::TuneArgs;
@@ -156,22 +157,16 @@ pub struct OutputArgs {
 #[derive(Args)]
 pub struct DisturbArgs {
     /// A rank whose kernels take so many times as long: RANK:FACTOR, or any:FACTOR for another one in each repeat.
-    #[arg(
-        long,
-        allow_hyphen_values = true,
-        value_name = "RANK:FACTOR",
-        value_delimiter = ',',
-        help_heading = "Disturbance"
-    )]
+    #[arg(long, value_name = "RANK:FACTOR", value_delimiter = ',', help_heading = "Disturbance")]
     pub straggler: Vec<Straggler>,
     /// Spread of the times of single operations and messages: 3% (lognormal) or normal:3%.
-    #[arg(long, allow_hyphen_values = true, value_name = "PERCENT", help_heading = "Disturbance")]
+    #[arg(long, value_name = "PERCENT", help_heading = "Disturbance")]
     pub jitter: Option<Jitter>,
     /// Links on the route between two GPUs that are so many times as slow.
-    #[arg(long, allow_hyphen_values = true, value_name = "A-B:FACTOR", value_delimiter = ',', value_parser = LinkFault::slowed, help_heading = "Disturbance")]
+    #[arg(long, value_name = "A-B:FACTOR", value_delimiter = ',', value_parser = LinkFault::slowed, help_heading = "Disturbance")]
     pub slow_link: Vec<LinkFault>,
     /// Links on the route between two GPUs that have failed; transfers go around them where there is a way.
-    #[arg(long, allow_hyphen_values = true, value_name = "A-B", value_delimiter = ',', value_parser = LinkFault::failed, help_heading = "Disturbance")]
+    #[arg(long, value_name = "A-B", value_delimiter = ',', value_parser = LinkFault::failed, help_heading = "Disturbance")]
     pub failed_link: Vec<LinkFault>,
     /// Repeats, each a simulation of its own; times are then given as percentiles, and all other figures are those of the
     /// median repeat.
@@ -212,10 +207,10 @@ pub struct SetupArgs {
     #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
     pub cluster: String,
     /// What a transfer inside a node reaches and a link carries, each way, instead of the cluster's, e.g. "200 GB/s".
-    #[arg(long, allow_hyphen_values = true, help_heading = "Machine and model")]
+    #[arg(long, help_heading = "Machine and model")]
     pub link_bandwidth: Option<BytesPerSec>,
     /// What a transfer between nodes reaches and a NIC carries, each way, instead of the cluster's.
-    #[arg(long, allow_hyphen_values = true, help_heading = "Machine and model")]
+    #[arg(long, help_heading = "Machine and model")]
     pub nic_bandwidth: Option<BytesPerSec>,
     /// Preset name, TOML file or HuggingFace config.json of the model, or its text.
     #[arg(long, default_value = "llama-3-8b", help_heading = "Machine and model")]
@@ -230,7 +225,7 @@ pub struct SetupArgs {
     #[arg(long, help_heading = "Machine and model", value_parser = whole::<u32>(1..=65536))]
     pub head_dim: Option<u32>,
     /// Tokens of the whole sequence, e.g. 131072 or 128Ki [default: 128Ki; 1Ki for run, 64Ki on GPUs; 16 for layout; the sum of the documents].
-    #[arg(long, allow_hyphen_values = true, help_heading = "Sequence")]
+    #[arg(long, help_heading = "Sequence")]
     pub seq: Option<Tokens>,
     /// full, causal, window:W, docs:LEN,LEN,... or docs:FILE (lengths, or cu_seqlens from 0 on; causal inside
     /// documents), or both: full+docs:..., window:W+docs:... [default: the model's: causal, or its sliding window].

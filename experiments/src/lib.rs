@@ -52,16 +52,12 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The command line. A negative number is a wrong value of its option, not an option that nobody knows.
-fn command() -> clap::Command {
-    Cli::command().mut_subcommands(|command| command.allow_negative_numbers(true))
-}
-
 /// The process's arguments, with those of its run file.
 fn arguments() -> Result<Cli> {
-    let matches = command().get_matches();
-    let matches = match runfile::expand(&matches, std::env::args_os())? {
-        Some(expanded) => command().get_matches_from(expanded),
+    let given = args::with_negative_values(std::env::args_os());
+    let matches = Cli::command().get_matches_from(&given);
+    let matches = match runfile::expand(&matches, given.into_iter())? {
+        Some(expanded) => Cli::command().get_matches_from(expanded),
         None => matches,
     };
     let mut cli = Cli::from_arg_matches(&matches)?;

@@ -46,6 +46,8 @@ fn negative_numbers_are_wrong_values_of_their_option() {
         assert!(line.contains(&format!("for '{option} <")) && line.contains(allowed), "{line}");
         assert!(error.lines().skip(1).all(|l| l.is_empty() || l.starts_with("For more")), "{error}");
     }
+    let error = refused(&["simulate", "--seq", "--cp", "4"]);
+    assert!(error.contains("a value is required for '--seq <SEQ>'"), "{error}");
     for (option, value) in [("--cp", "eight"), ("--cp", "0"), ("--cp", "99999999999"), ("--heads", "1.5")] {
         let error = refused(&["simulate", option, value]);
         assert!(error.contains("expected a whole number from 1 to 65536"), "{error}");

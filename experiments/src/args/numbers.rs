@@ -1,5 +1,6 @@
-//! Whole numbers on the command line.
+//! Numbers on the command line.
 
+use std::ffi::OsString;
 use std::ops::RangeInclusive;
 
 /// Numbers of GPUs on a machine, counted from 0.
@@ -16,9 +17,49 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
+/// The arguments, a negative number joined with the option before it: `--cp -1` is a wrong value of `--cp`, not an option
+/// that nobody knows.
+pub fn with_negative_values(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut all: Vec<OsString> = Vec::new();
+    for argument in arguments {
+        match all.last_mut().filter(|option| is_negative(&argument) && takes_next(option)) {
+            Some(option) => {
+                option.push("=");
+                option.push(argument);
+            }
+            None => all.push(argument),
+        }
+    }
+    all
+}
+
+fn is_negative(argument: &OsString) -> bool {
+    let after = argument.to_str().and_then(|text| text.strip_prefix('-'));
+    after.is_some_and(|text| text.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
+fn takes_next(option: &OsString) -> bool {
+    option.to_str().is_some_and(|text| text.len() > 2 && text.starts_with("--") && !text.contains('='))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn negative_numbers_belong_to_the_option_before_them() {
+        let joined =
+            |line: &str| with_negative_values(line.split(' ').map(OsString::from)).join(" ".as_ref());
+        for (line, expected) in [
+            ("ringlab run --cp -1 --seq 8", "ringlab run --cp=-1 --seq 8"),
+            ("--jitter -3% --timeout -.5", "--jitter=-3% --timeout=-.5"),
+            ("--cp=4 -1", "--cp=4 -1"),
+            ("-- -1", "-- -1"),
+            ("--seq --cp 4 -o -1", "--seq --cp 4 -o -1"),
+        ] {
+            assert_eq!(joined(line).to_str(), Some(expected));
+        }
+    }
 
     #[test]
     fn numbers_outside_the_range_are_refused_with_it() {

@@ -82,7 +82,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 0, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// Give up on a rank that is not heard of for this long, e.g. 60 s.
-    #[arg(long, allow_hyphen_values = true, default_value = "60 s")]
+    #[arg(long, default_value = "60 s")]
     pub timeout: SimTime,
     /// Fail (exit 1) if a relative error is larger: of the worst row on CPUs [default: 1e-5]; on GPUs, whose elements have
     /// 16 bits, in the L2 norm [default: 4e-3 for o, 8e-3 for gradients; 1e-4 for rows of lse].

@@ -64,13 +64,13 @@ pub struct TuneArgs {
     #[arg(long, help_heading = "Machine and model", value_parser = whole::<u32>(1..=4096))]
     pub nodes: Option<u32>,
     /// Memory of a GPU, instead of the cluster's, e.g. "80 GB".
-    #[arg(long, allow_hyphen_values = true, help_heading = "Machine and model")]
+    #[arg(long, help_heading = "Machine and model")]
     pub memory: Option<Bytes>,
     /// What a transfer inside a node reaches and a link carries, each way, instead of the cluster's.
-    #[arg(long, allow_hyphen_values = true, help_heading = "Machine and model")]
+    #[arg(long, help_heading = "Machine and model")]
     pub link_bandwidth: Option<BytesPerSec>,
     /// What a transfer between nodes reaches and a NIC carries, each way, instead of the cluster's.
-    #[arg(long, allow_hyphen_values = true, help_heading = "Machine and model")]
+    #[arg(long, help_heading = "Machine and model")]
     pub nic_bandwidth: Option<BytesPerSec>,
     /// Preset name, TOML file or HuggingFace config.json of the model.
     #[arg(long, default_value = "llama-3-8b", help_heading = "Machine and model")]
