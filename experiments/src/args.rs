@@ -5,6 +5,7 @@ mod describing;
 mod durations;
 mod exploring;
 mod measuring;
+mod numbers;
 mod running;
 mod training;
 mod tuning;
@@ -20,11 +21,13 @@ use ringlab_sim::schedule::Schedule;
 use ringlab_sim::units::{BytesPerSec, Tokens};
 
 use crate::disturbance::Repeats;
+use numbers::whole;
 
 pub use benching::{BenchArgs, Kernels};
 pub use describing::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
+pub use numbers::with_negative_values;
 pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
 pub use training::TrainArgs;
 pub use tuning::TuneArgs;
@@ -165,11 +168,12 @@ pub struct DisturbArgs {
     /// Links on the route between two GPUs that have failed; transfers go around them where there is a way.
     #[arg(long, value_name = "A-B", value_delimiter = ',', value_parser = LinkFault::failed, help_heading = "Disturbance")]
     pub failed_link: Vec<LinkFault>,
-    /// Repeats; times are then given as percentiles, and all other figures are those of the median repeat.
-    #[arg(long, default_value_t = 1, help_heading = "Disturbance", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Repeats, each a simulation of its own; times are then given as percentiles, and all other figures are those of the
+    /// median repeat.
+    #[arg(long, default_value_t = 1, help_heading = "Disturbance", value_parser = whole::<u32>(1..=1_000_000))]
     pub repeats: u32,
     /// Decides what happens in each repeat.
-    #[arg(long, default_value_t = 0, help_heading = "Disturbance")]
+    #[arg(long, default_value_t = 0, help_heading = "Disturbance", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 }
 
@@ -212,13 +216,13 @@ pub struct SetupArgs {
     #[arg(long, default_value = "llama-3-8b", help_heading = "Machine and model")]
     pub model: String,
     /// Query heads, instead of the model's.
-    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, help_heading = "Machine and model", value_parser = whole::<u32>(1..=65536))]
     pub heads: Option<u32>,
     /// Key/value heads, instead of the model's.
-    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, help_heading = "Machine and model", value_parser = whole::<u32>(1..=65536))]
     pub kv_heads: Option<u32>,
     /// Head dimension, instead of the model's.
-    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, help_heading = "Machine and model", value_parser = whole::<u32>(1..=65536))]
     pub head_dim: Option<u32>,
     /// Tokens of the whole sequence, e.g. 131072 or 128Ki [default: 128Ki; 1Ki for run, 64Ki on GPUs; 16 for layout; the sum of the documents].
     #[arg(long, help_heading = "Sequence")]
@@ -228,7 +232,7 @@ pub struct SetupArgs {
     #[arg(long, help_heading = "Sequence")]
     pub mask: Option<String>,
     /// Sequences in a batch.
-    #[arg(long, default_value_t = 1, help_heading = "Sequence", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1, help_heading = "Sequence", value_parser = whole::<u32>(1..=1_000_000))]
     pub batch: u32,
     /// Pad a sequence that the layout does not divide, instead of refusing it.
     #[arg(long, help_heading = "Sequence", value_name = "BOOL", default_value_t = false, num_args = 0..=1,
@@ -238,11 +242,11 @@ pub struct SetupArgs {
     #[arg(long, default_value = "bf16", value_parser = dtype, help_heading = "Sequence")]
     pub dtype: Dtype,
     /// Context-parallel degree: ranks that share the sequence.
-    #[arg(long, default_value_t = 8, help_heading = "Schedule", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, default_value_t = 8, help_heading = "Schedule", value_parser = whole::<u32>(1..=65536))]
     pub cp: u32,
     /// Schedules, apart by commas, or all: ring, zigzag, striped or striped:BLOCK, dist-flash, all-gather,
-    /// all-gather-zigzag, double-ring or double-ring:WINDOW, ulysses, usp or usp:ULYSSESxRING, megatron-sp, ring-burst,
-    /// zigzag-burst, ring-self-attention.
+    /// all-gather-zigzag, double-ring or double-ring:WINDOW or double-ring:WINDOW:rail, ulysses, usp or usp:ULYSSESxRING or
+    /// usp:ULYSSESxRING:across, megatron-sp, ring-burst, zigzag-burst, ring-self-attention.
     #[arg(long, value_delimiter = ',', default_value = "all", help_heading = "Schedule")]
     pub schedule: Vec<String>,
     /// Which half of a training step.
@@ -255,10 +259,10 @@ pub struct SetupArgs {
     #[arg(long, value_enum, default_value = "neighbour", help_heading = "Schedule")]
     pub route: RouteArg,
     /// Messages that a step's transfer is cut into.
-    #[arg(long, default_value_t = 1, help_heading = "Schedule")]
+    #[arg(long, default_value_t = 1, help_heading = "Schedule", value_parser = whole::<u32>(1..=u64::from(u32::MAX)))]
     pub chunks: u32,
     /// Steps that transfers may run ahead; 0 does not overlap them with computing.
-    #[arg(long, default_value_t = 1, help_heading = "Schedule")]
+    #[arg(long, default_value_t = 1, help_heading = "Schedule", value_parser = whole::<u32>(0..=u64::from(u32::MAX)))]
     pub prefetch: u32,
     /// Only send keys and values that the mask needs.
     #[arg(long, help_heading = "Schedule", value_name = "BOOL", default_value_t = false, num_args = 0..=1,
@@ -359,12 +363,12 @@ pub struct PaperArgs {
     /// Write one self-contained page with tables that sort.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Preset name or TOML file of the cluster that the audit compares systems on.
-    #[arg(long, default_value = crate::papers::audit::DEFAULT.0)]
-    pub cluster: String,
-    /// Preset name, TOML file or HuggingFace config.json of the audit's model.
-    #[arg(long, default_value = crate::papers::audit::DEFAULT.1)]
-    pub model: String,
+    /// Preset name or TOML file of the cluster that the audit compares systems on [default: dgx-h100].
+    #[arg(long)]
+    pub cluster: Option<String>,
+    /// Preset name, TOML file or HuggingFace config.json of the audit's model [default: llama-3-8b].
+    #[arg(long)]
+    pub model: Option<String>,
     /// Tokens of the audit's sequence [default: 128Ki].
     #[arg(long)]
     pub seq: Option<Tokens>,

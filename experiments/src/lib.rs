@@ -54,8 +54,9 @@ pub fn run() -> ExitCode {
 
 /// The process's arguments, with those of its run file.
 fn arguments() -> Result<Cli> {
-    let matches = Cli::command().get_matches();
-    let matches = match runfile::expand(&matches, std::env::args_os())? {
+    let given = args::with_negative_values(std::env::args_os());
+    let matches = Cli::command().get_matches_from(&given);
+    let matches = match runfile::expand(&matches, given.into_iter())? {
         Some(expanded) => Cli::command().get_matches_from(expanded),
         None => matches,
     };

@@ -27,18 +27,32 @@ pub fn write_file_with(
     if path.exists() && !path.is_file() {
         let device = std::fs::OpenOptions::new().write(true).open(path).with_context(cannot)?;
         let mut buffered = BufWriter::new(&device);
-        write(&mut buffered).with_context(cannot)?;
+        write(&mut buffered).map_err(|error| placed(error, cannot))?;
         return buffered.flush().with_context(cannot);
     }
     let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder(path)).with_context(cannot)?;
     let mut buffered = BufWriter::new(file.as_file());
-    write(&mut buffered).with_context(cannot)?;
+    write(&mut buffered).map_err(|error| placed(error, cannot))?;
     buffered.flush().with_context(cannot)?;
     drop(buffered);
     set_usual_permissions(file.as_file()).with_context(cannot)?;
     file.persist(path).map_err(|e| e.error).with_context(cannot)?;
     Ok(())
+}
+
+/// An error while writing, with its place if it has none: what was to be written may have come from elsewhere.
+fn placed(error: anyhow::Error, place: impl FnOnce() -> String) -> anyhow::Error {
+    let is_bare = error.is::<std::io::Error>() && error.chain().len() == 1;
+    if is_bare { error.context(place()) } else { error }
+}
+
+/// Makes the folder at `path` if it is not there.
+pub fn make_folder(path: &Path) -> Result<()> {
+    if path.exists() && !path.is_dir() {
+        bail!("cannot write into {}: it is a file; give a folder", path.display());
+    }
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
 }
 
 /// Whether a result can be written to `path`, as far as that can be told before there is one.

@@ -152,14 +152,11 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     let fail = |message: String| ConfigError::whole(path.to_string_lossy(), message);
     let unreadable = |error: io::Error| match error.kind() {
         ErrorKind::NotFound => fail("there is no such file".to_owned()),
-        ErrorKind::IsADirectory => fail("is a folder, expected a file".to_owned()),
         _ => fail(format!("cannot be read: {error}")),
     };
     // Opening a pipe would wait for someone to write to it.
     let kind = path.metadata().map_err(unreadable)?.file_type();
-    if kind.is_dir() {
-        return Err(fail("is a folder, expected a file".to_owned()));
-    }
+    refuse_folder(path)?;
     if !kind.is_file() && !is_open_descriptor(path) {
         let error = fail("is a pipe, a socket or a device, expected a file".to_owned());
         return Err(error.with_hint("to read from a pipe, give /dev/stdin"));
@@ -176,6 +173,15 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
         Some(place) => Err(fail(format!("is not text: byte {place} is zero"))),
         None => Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)),
     }
+}
+
+/// # Errors
+/// `path` is a folder.
+pub fn refuse_folder(path: &Path) -> Result<(), ConfigError> {
+    if path.is_dir() {
+        return Err(ConfigError::whole(path.to_string_lossy(), "is a folder, expected a file"));
+    }
+    Ok(())
 }
 
 /// Whether `path` names what this process has open, which cannot wait for a writer to come.

@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use assert_cmd::Command;
+use ringlab_experiments::schema;
+use ringlab_runtime::machine::Launching;
 use ringlab_sim::config::cluster::{Cluster, Quantity};
 use serde_json::Value;
 
@@ -34,6 +36,30 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("no {key} in {value}"))
 }
 
+/// The report is what the schema says, and no member of it or of a point is one too many.
+fn assert_described(report: &Value) {
+    let validator = jsonschema::validator_for(&schema::schema("validate").unwrap()).unwrap();
+    let errors: Vec<String> =
+        validator.iter_errors(report).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    for place in ["", "/points/0", "/classes/0"] {
+        let Some(keys) = report.pointer(place).and_then(Value::as_object) else { continue };
+        for key in keys.keys() {
+            let mut without = report.clone();
+            without.pointer_mut(place).unwrap().as_object_mut().unwrap().remove(key);
+            assert!(!validator.is_valid(&without), "{place}/{key} is not required");
+        }
+    }
+}
+
+#[test]
+fn the_schema_knows_every_way_of_launching() {
+    let schema = schema::schema("validate").unwrap();
+    let ways = [Launching::Stepwise, Launching::Fused, Launching::FusedQueries, Launching::Virtual];
+    let known = &schema["properties"]["points"]["items"]["properties"]["launching"]["enum"];
+    assert_eq!(*known, serde_json::to_value(ways).unwrap());
+}
+
 #[test]
 fn a_processor_is_calibrated_predicted_and_measured() {
     let folder = tempfile::tempdir().unwrap();
@@ -56,6 +82,7 @@ fn a_processor_is_calibrated_predicted_and_measured() {
 
     let (code, report, error) = validate(&path, &["--schedule", "ring,zigzag,striped", "--cp", "2"]);
     assert_eq!(code, Some(0), "{error}");
+    assert_described(&report);
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 12, "three schedules, two passes, plain and grouped heads");
     let errors: Vec<f64> = points.iter().map(|p| number(p, "error")).collect();
@@ -80,7 +107,14 @@ fn a_processor_is_calibrated_predicted_and_measured() {
     assert_eq!(code, Some(1), "nothing was run");
     assert!(error.contains("the limit of 0 s was near: 8 of 8 points were NOT run"), "{error}");
     assert_eq!(report["not_reached"].as_array().unwrap().len(), 8);
+    assert_described(&report);
+    assert_eq!(report["mape"].to_string(), "0.0", "no points have no error");
     assert_eq!(report["points"].as_array().unwrap().len(), 0);
+
+    let (code, _, error) = validate(&path, &["--head-dim", "999"]);
+    assert_eq!(code, Some(2));
+    let there_is = "it has --seq 256,512,1024, --kv-heads 1,2, --head-dim 64, --transport copy-engine, --launching stepwise";
+    assert!(error.contains(there_is), "{error}");
 
     let (code, ..) =
         validate(&path, &["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0"]);

@@ -32,3 +32,22 @@ fn the_limit_of_the_search_is_said() {
     assert!(text.contains("more than 1073741824 tokens are not looked for"), "{text}");
     assert!(!ringlab(&["train"]).contains("not looked for"));
 }
+
+/// JSON names a sharding as `--sharding` of tune does, and only rings are called rings.
+#[test]
+fn names_are_those_of_the_command_line() {
+    for (zero, name) in [("0", "none"), ("1", "optimizer"), ("2", "gradients"), ("3", "weights")] {
+        let json: Value =
+            serde_json::from_str(&ringlab(&["train", "--zero", zero, "--format", "json"])).unwrap();
+        let sharding = &json["training"]["sharding"];
+        assert_eq!(sharding, name, "--zero {zero}");
+    }
+    let context = |more: &[&str]| {
+        let text = ringlab(&[&["train"], more].concat());
+        text.lines().nth(1).unwrap().split(" x dp").next().unwrap().to_owned()
+    };
+    assert_eq!(context(&[]), "tp 1 x cp 8 (ulysses 1 x ring 8, zigzag)");
+    assert_eq!(context(&["--schedule", "ulysses"]), "tp 1 x cp 8 (ulysses)");
+    assert_eq!(context(&["--schedule", "usp:2x4"]), "tp 1 x cp 8 (usp:2x4)");
+    assert_eq!(context(&["--ulysses", "2"]), "tp 1 x cp 8 (ulysses 2 x ring 4, zigzag)");
+}

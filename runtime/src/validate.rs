@@ -97,7 +97,7 @@ pub struct Compared {
 pub struct Report {
     /// Every point that was run.
     pub points: Vec<Compared>,
-    /// Mean of `|error|`.
+    /// Mean of `|error|`; like the next two 0 if no point was run.
     pub mape: f64,
     /// Largest `|error|`.
     pub max_error: f64,
@@ -261,15 +261,16 @@ fn step_errors(predicted: &Timeline, measured: &Timeline) -> Vec<f64> {
 impl Report {
     fn of(points: Vec<Compared>, left_out: Vec<String>) -> Self {
         let errors: Vec<f64> = points.iter().map(|p| p.error).collect();
-        let n = errors.len().max(1) as f64;
+        let magnitudes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
         let inside: Option<Vec<bool>> = points.iter().map(|p| p.inside).collect();
-        let covered = |all: Vec<bool>| all.iter().filter(|&&i| i).count() as f64 / n;
+        let covered =
+            |all: Vec<bool>| mean(&all.into_iter().map(|i| f64::from(u8::from(i))).collect::<Vec<_>>());
         let speedups = speedup_errors(&points);
         Self {
-            mape: errors.iter().map(|e| e.abs()).sum::<f64>() / n,
-            max_error: errors.iter().fold(0.0, |worst, e| e.abs().max(worst)),
-            bias: errors.iter().sum::<f64>() / n,
-            coverage: inside.filter(|all| !all.is_empty()).map(covered),
+            mape: mean(&magnitudes).unwrap_or(0.0),
+            max_error: magnitudes.iter().copied().fold(0.0, f64::max),
+            bias: mean(&errors).unwrap_or(0.0),
+            coverage: inside.and_then(covered),
             speedup_mape: mean(&speedups),
             speedup_max_error: speedups.iter().copied().reduce(f64::max),
             classes: classes::classes(&points),

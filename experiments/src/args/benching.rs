@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use ringlab_sim::units::Tokens;
 
 use super::OutputArgs;
+use super::numbers::{GPUS, whole};
 
 /// A family of kernels.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,7 +36,7 @@ pub struct BenchArgs {
     #[arg(long, value_enum)]
     pub kernels: Option<Kernels>,
     /// Number of the GPU, counted from 0.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = whole::<usize>(GPUS))]
     pub gpu: usize,
     /// Shortest sequence that is timed, over all ranks.
     #[arg(long, default_value = "1Ki", value_name = "TOKENS")]
@@ -44,7 +45,7 @@ pub struct BenchArgs {
     #[arg(long, default_value = "64Ki", value_name = "TOKENS")]
     pub max_len: Tokens,
     /// Timed launches a point.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..=1000))]
     pub repeats: u32,
     /// Rows of other implementations, in the same columns, that follow in the result.
     #[arg(long, value_name = "FILE.csv")]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::numbers::whole;
 use crate::charts::Kind;
 use crate::sweep::Shard;
 
@@ -28,7 +29,7 @@ pub struct SweepArgs {
     #[arg(short, long, value_name = "FILE.csv")]
     pub output: Option<PathBuf>,
     /// Threads to compute with; the rows do not depend on it [default: all cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024))]
     pub threads: Option<u16>,
     /// Only the i-th of n equal parts of the grid.
     #[arg(long, value_name = "I/N")]

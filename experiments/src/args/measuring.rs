@@ -8,6 +8,7 @@ use ringlab_runtime::machine::Launching;
 use ringlab_sim::units::Tokens;
 
 use super::durations::seconds;
+use super::numbers::whole;
 use super::{OutputArgs, PassArg, TransportArg};
 
 /// What is measured.
@@ -91,10 +92,10 @@ pub struct ValidateArgs {
     #[arg(long, value_enum, default_value = "forward+backward")]
     pub pass: PassArg,
     /// Only these numbers of key/value heads [default: all of the matrix].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole::<u32>(1..=65536))]
     pub kv_heads: Vec<u32>,
     /// Only these head dimensions [default: all of the matrix].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = whole::<u32>(1..=65536))]
     pub head_dim: Vec<u32>,
     /// Only these transports [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -103,11 +104,11 @@ pub struct ValidateArgs {
     #[arg(long, value_enum, value_delimiter = ',')]
     pub launching: Vec<LaunchingArg>,
     /// Ranks, each on a device of its own [default: all devices].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_parser = whole::<u32>(1..=1024))]
     pub cp: Option<u32>,
     /// Only these numbers of virtual ranks on one GPU, whose measured computations are put on modelled links [default: 4, 8,
     /// 16, and 64 once].
-    #[arg(long = "virtual", value_name = "P,P,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=1024))]
+    #[arg(long = "virtual", value_name = "P,P,...", value_delimiter = ',', value_parser = whole::<u32>(2..=1024))]
     pub virtual_cp: Vec<u32>,
     /// Stop before a point that may not end within so many seconds from the start, and report what was measured: points are
     /// taken in turns from all classes.

@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args, ValueEnum};
 use ringlab_sim::units::SimTime;
 
 use super::durations::{milliseconds, seconds};
+use super::numbers::{GPUS, whole};
 use super::{OutputArgs, SetupArgs};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -78,7 +79,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: Backend,
     /// Seed of the random inputs.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// Give up on a rank that is not heard of for this long, e.g. 60 s.
     #[arg(long, default_value = "60 s")]
@@ -89,24 +90,24 @@ pub struct RunArgs {
     pub max_error: Option<f64>,
     /// Hold only so many rows of each result against the reference; 0 holds none [default: all, where that takes the CPU
     /// seconds; else 32].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(0..=u64::MAX))]
     pub sample_rows: Option<usize>,
     /// Runs before the measured ones; at least 1 on GPUs, where it loads kernels [default: 0 on CPUs, 2 on GPUs].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(0..=1_000_000))]
     pub warmup: Option<u32>,
     /// Let the GPUs work for so long before the measured runs, e.g. 300 ms: their clock falls under load [default: no longer
     /// than --warmup].
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub sustain: Option<Duration>,
     /// Measured runs, of which the median is shown [default: 1 on CPUs, 5 on GPUs].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1_000_000))]
     pub repeats: Option<u32>,
     /// Stop before a pass that may not end within so many seconds from the start, and show what was done; exit 0 if that is
     /// good.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub limit: Option<Duration>,
     /// Run every schedule on each of these numbers of ranks and show how the errors grow; on GPUs with --virtual.
-    #[arg(long, value_name = "P,P,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',', value_parser = whole::<u32>(1..=65536))]
     pub errors_over_cp: Vec<u32>,
     /// Print the times of every rank [default: on GPUs only; JSON always has them].
     #[arg(long)]
@@ -141,7 +142,7 @@ pub struct GpuArgs {
     #[arg(long, value_enum, help_heading = "GPUs")]
     pub copy: Option<CopyArg>,
     /// Most CTAs, and so SMs, of an NCCL transfer [default: NCCL's choice].
-    #[arg(long, value_name = "N", help_heading = "GPUs", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=64))]
     pub nccl_ctas: Option<u32>,
     /// Priority of the streams of NCCL transfers [default: normal].
     #[arg(long, value_enum, help_heading = "GPUs")]
@@ -150,7 +151,7 @@ pub struct GpuArgs {
     #[arg(long = "virtual", help_heading = "GPUs")]
     pub is_virtual: bool,
     /// GPUs of this process's ranks, in order [default: 0, 1, ...; from the local rank on].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "GPUs")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "GPUs", value_parser = whole::<usize>(GPUS))]
     pub gpus: Vec<usize>,
     /// Add gradients in a fixed order, so that equal inputs give equal bits.
     #[arg(long, help_heading = "GPUs")]
@@ -170,7 +171,7 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "R", help_heading = "Processes")]
     pub local_rank: Option<u32>,
     /// Ranks, and so GPUs, of each process.
-    #[arg(long, value_name = "N", help_heading = "Processes", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", help_heading = "Processes", value_parser = whole::<u32>(1..=65536))]
     pub ranks_per_process: Option<u32>,
     /// Folder that all processes see, in which they meet [default on one node: the system's temporary folder].
     #[arg(long, value_name = "FOLDER", help_heading = "Processes")]

@@ -1,10 +1,13 @@
 //! Arguments of `train`.
 
+use std::ops::RangeInclusive;
+
 use clap::{Args, ValueEnum};
 use ringlab_sim::schedule::Schedule;
 use ringlab_sim::training::{Checkpointing, KernelFamily, Sharding, Stack};
 use ringlab_sim::units::Tokens;
 
+use super::numbers::whole;
 use super::{OutputArgs, TransportArg};
 
 /// What the backward computes again.
@@ -105,9 +108,7 @@ impl From<Kernels> for KernelFamily {
 }
 
 /// Degrees whose products stay countable.
-fn degree() -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..=32_768)
-}
+pub const DEGREES: RangeInclusive<u64> = 1..=32_768;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -129,31 +130,31 @@ pub struct TrainArgs {
     #[arg(long, default_value = "128Ki", help_heading = "Batch")]
     pub seq: Tokens,
     /// Sequences of a micro-batch.
-    #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = clap::value_parser!(u64).range(1..=64))]
+    #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = whole::<u64>(1..=64))]
     pub micro_batch: u64,
     /// Micro-batches of an iteration on each replica.
-    #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1, help_heading = "Batch", value_parser = whole::<u64>(1..=1_000_000))]
     pub micro_batches: u64,
     /// Tensor-parallel degree.
-    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub tp: u64,
     /// Context-parallel degree, ulysses x ring [default: the GPUs that tp, dp and pp leave].
-    #[arg(long, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub cp: Option<u64>,
     /// Ranks that share heads by all-to-all.
-    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub ulysses: u64,
     /// Replicas.
-    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub dp: u64,
     /// Pipeline stages.
-    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub pp: u64,
     /// Pieces of a stage in an interleaved pipeline; 1 is plain 1F1B.
-    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub interleave: u64,
     /// Ranks that share the experts of a mixture.
-    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = degree())]
+    #[arg(long, default_value_t = 1, help_heading = "Grid", value_parser = whole::<u64>(DEGREES))]
     pub experts: u64,
     /// Pad the query heads to a multiple of tp x ulysses instead of refusing them.
     #[arg(long, help_heading = "Grid")]

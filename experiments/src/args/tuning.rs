@@ -4,6 +4,8 @@ use clap::{Args, ValueEnum};
 use ringlab_sim::training::{Checkpointing, Sharding};
 use ringlab_sim::units::{Bytes, BytesPerSec, Tokens};
 
+use super::numbers::whole;
+use super::training::DEGREES;
 use super::{OutputArgs, TransportArg};
 
 /// What the backward computes again.
@@ -59,7 +61,7 @@ pub struct TuneArgs {
     #[arg(long, default_value = "dgx-h100", help_heading = "Machine and model")]
     pub cluster: String,
     /// Nodes, instead of the cluster's.
-    #[arg(long, help_heading = "Machine and model", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, help_heading = "Machine and model", value_parser = whole::<u32>(1..=4096))]
     pub nodes: Option<u32>,
     /// Memory of a GPU, instead of the cluster's, e.g. "80 GB".
     #[arg(long, help_heading = "Machine and model")]
@@ -77,31 +79,31 @@ pub struct TuneArgs {
     #[arg(long, default_value = "128Ki", help_heading = "Training")]
     pub seq: Tokens,
     /// Sequences of an iteration, over all replicas [default: as many as make 16Mi tokens, at least 1].
-    #[arg(long, help_heading = "Training", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, help_heading = "Training", value_parser = whole::<u64>(1..=1_000_000))]
     pub sequences: Option<u64>,
     /// Schedules of the ring, or all.
     #[arg(long, value_delimiter = ',', default_value = "all", help_heading = "What may be chosen")]
     pub schedule: Vec<String>,
     /// Tensor-parallel degrees [default: all].
-    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen")]
+    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen", value_parser = whole::<u64>(DEGREES))]
     pub tp: Vec<u64>,
     /// Context-parallel degrees, ulysses x ring [default: all].
-    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen")]
+    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen", value_parser = whole::<u64>(DEGREES))]
     pub cp: Vec<u64>,
     /// Degrees of the ranks that share heads [default: all].
-    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen")]
+    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen", value_parser = whole::<u64>(DEGREES))]
     pub ulysses: Vec<u64>,
     /// Degrees of the ranks that share tokens [default: all].
-    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen")]
+    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen", value_parser = whole::<u64>(DEGREES))]
     pub ring: Vec<u64>,
     /// Pipeline stages [default: all].
-    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen")]
+    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen", value_parser = whole::<u64>(DEGREES))]
     pub pp: Vec<u64>,
     /// Replicas [default: all].
-    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen")]
+    #[arg(long, value_delimiter = ',', help_heading = "What may be chosen", value_parser = whole::<u64>(DEGREES))]
     pub dp: Vec<u64>,
     /// Messages that a ring step's transfer is cut into.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4", help_heading = "What may be chosen", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4", help_heading = "What may be chosen", value_parser = whole::<u32>(1..=1024))]
     pub chunks: Vec<u32>,
     /// What the backward computes again.
     #[arg(
@@ -125,7 +127,7 @@ pub struct TuneArgs {
     #[arg(long, value_enum, default_value = "nccl", help_heading = "What may be chosen")]
     pub transport: TransportArg,
     /// Runner-ups to show.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=50))]
+    #[arg(long, default_value_t = 5, value_parser = whole::<u8>(0..=50))]
     pub top: u8,
     /// Leave out what other links and lengths would change, and from which length on context parallelism pays.
     #[arg(long)]

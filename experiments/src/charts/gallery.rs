@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use ringlab_plots::gantt;
 
@@ -12,7 +12,7 @@ use super::{Kind, Request, Table, draw};
 use crate::args::{Cli, Command};
 use crate::commands::{self, simulate};
 use crate::figures::{Picture, Run};
-use crate::output::write_file;
+use crate::output::{make_folder, write_file};
 use crate::predict::{DEFAULT_SEQ, Prediction};
 use crate::setup::Setup;
 use crate::sweep::{Grid, HEADER, Rows};
@@ -108,7 +108,7 @@ const RESULTS: &str = "experiments/results/h200-kernels-2026-11-30-2";
 /// # Errors
 /// A folder that cannot be written.
 pub fn gallery(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+    make_folder(folder)?;
     let mut page = String::from(
         "# Gallery\n\nEvery picture that `ringlab plot gallery -o docs/gallery` makes, with the data in it beside it. Shapes and \
          hatches tell series apart without colour. Times are predictions for one attention layer unless a caption says \

@@ -11,6 +11,7 @@ use super::Outcome;
 use crate::args::{BenchArgs, Kernels};
 use crate::grid::grid;
 use crate::output::{self, FORMAT_VERSION};
+use crate::presets::refuse_folder;
 
 /// One pass of one implementation at one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -163,6 +164,7 @@ impl Row {
 
 /// Rows of other implementations; a column that this result has not is named on standard error.
 fn peers(path: &Path) -> Result<Vec<Row>> {
+    refuse_folder(path)?;
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (rows, unknown) = parse(&path.to_string_lossy(), &text)?;
     if !unknown.is_empty() {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Command, CommandFactory};
 use ringlab_sim::config::nearest;
 
@@ -48,7 +48,7 @@ pub fn man(args: &ManArgs) -> Result<Outcome> {
 }
 
 fn write_all(ringlab: &Command, folder: &Path) -> Result<Outcome> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+    output::make_folder(folder)?;
     output::write_file(&folder.join(format!("{NAME}.1")), &page(ringlab, NAME)?)?;
     for command in ringlab.get_subcommands().filter(|c| c.get_name() != "help") {
         let name = format!("{NAME}-{}", command.get_name());

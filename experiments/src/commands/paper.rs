@@ -1,6 +1,6 @@
 //! `ringlab paper`: published tables beside their predictions.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::Outcome;
@@ -46,11 +46,32 @@ pub fn list_schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 /// Lists the papers, reproduces one or all, or audits the guides.
 pub fn run(args: &PaperArgs) -> Result<Outcome> {
     output::check_targets([&args.out.output, &args.report])?;
+    refuse_unused(args)?;
     match args.name.as_str() {
         "list" => list(args),
         "audit" => audit_guides(args),
         name => reproduce(args, &papers::run(name)?),
     }
+}
+
+/// Refuses options that what is asked for does not read.
+fn refuse_unused(args: &PaperArgs) -> Result<()> {
+    let of_audit = [
+        ("--cluster", args.cluster.is_some()),
+        ("--model", args.model.is_some()),
+        ("--seq", args.seq.is_some()),
+    ];
+    if args.name != "audit"
+        && let Some((option, _)) = of_audit.iter().find(|(_, given)| *given)
+    {
+        bail!(
+            "{option} is for `ringlab paper audit` only; tables are of the papers' own machines and models"
+        );
+    }
+    if args.name == "list" && args.report.is_some() {
+        bail!("--report is for papers and the audit, not for the list; name one, or `all`");
+    }
+    Ok(())
 }
 
 fn list(args: &PaperArgs) -> Result<Outcome> {
@@ -62,7 +83,10 @@ fn list(args: &PaperArgs) -> Result<Outcome> {
 }
 
 fn audit_guides(args: &PaperArgs) -> Result<Outcome> {
-    let audit = audit::audit(&args.cluster, &args.model, args.seq.map_or(audit::DEFAULT.2, |s| s.0))?;
+    let (cluster, model, seq) = audit::DEFAULT;
+    let cluster = args.cluster.as_deref().unwrap_or(cluster);
+    let model = args.model.as_deref().unwrap_or(model);
+    let audit = audit::audit(cluster, model, args.seq.map_or(seq, |s| s.0))?;
     if let Some(path) = &args.report {
         output::write_file(path, audit.html().as_bytes())?;
     }

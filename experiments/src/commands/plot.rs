@@ -8,7 +8,8 @@ use super::Outcome;
 use crate::args::{ChartArgs, PlotArgs, PlotCommand};
 use crate::charts::{Request, Table, draw, gallery};
 use crate::figures::Picture;
-use crate::output::write_file;
+use crate::output::{check_target, write_file};
+use crate::presets::refuse_folder;
 
 /// Largest file that is drawn.
 const LARGEST: u64 = 1 << 30;
@@ -27,6 +28,9 @@ pub fn run(args: &PlotArgs) -> Result<Outcome> {
 
 fn one(args: &ChartArgs) -> Result<()> {
     let picture = Picture::of(&args.output)?;
+    let data = args.output.with_extension("data.csv");
+    check_target(&args.output)?;
+    check_target(&data)?;
     let mut table = Table::parse(&args.file.to_string_lossy(), &read(&args.file)?)?;
     for (column, value) in &args.only {
         table = table.only(column, value)?;
@@ -41,10 +45,11 @@ fn one(args: &ChartArgs) -> Result<()> {
     let drawn = draw(&table, &request)?;
     let bytes = drawn.bytes(picture)?;
     write_file(&args.output, &bytes)?;
-    write_file(&args.output.with_extension("data.csv"), drawn.data()?.as_bytes())
+    write_file(&data, drawn.data()?.as_bytes())
 }
 
 fn read(path: &Path) -> Result<String> {
+    refuse_folder(path)?;
     let cannot = |what: &str| format!("cannot read {}: {what}", path.display());
     let size = std::fs::metadata(path).map_err(|e| anyhow::anyhow!(cannot(&e.to_string())))?.len();
     if size > LARGEST {

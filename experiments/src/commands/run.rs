@@ -5,6 +5,7 @@ mod engine;
 mod executed;
 mod judge;
 mod prepare;
+mod report;
 mod row;
 mod scrape;
 mod share;
@@ -25,22 +26,24 @@ use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::schedule::Schedule;
-use serde::Serialize;
 
 use self::advice::Environment;
 use self::engine::{Engine, is_failure};
 use self::executed::Executed;
-use self::judge::{Bounds, Judge};
+use self::judge::Judge;
 use self::prepare::{During, Interrupt};
-use self::row::{Full, Prediction, RankRow, Row};
+use self::report::Report;
+use self::row::{Prediction, RankRow, Row};
 use self::scrape::{Scrape, Target};
 use self::world::World;
 use super::Outcome;
 use crate::args::{Backend, RunArgs};
 use crate::figures::{self, Run};
 use crate::limit::Limit;
-use crate::output::{self, FORMAT_VERSION};
+use crate::output;
 use crate::setup::Setup;
+
+pub use self::report::schema;
 
 /// A size that two cores do in seconds with the default model's heads.
 const CPU_SEQ: u64 = 1 << 10;
@@ -54,40 +57,6 @@ pub struct Done {
     metrics: Metrics,
     prediction: Option<Prediction>,
     errors: Errors,
-}
-
-/// Everything that is shown.
-pub struct Report<'a> {
-    rows: &'a [Row],
-    ranks: &'a [Vec<RankRow>],
-    left_out: &'a [String],
-    environment: &'a Environment,
-    /// Why there is no prediction.
-    unpredicted: Option<&'a str>,
-    processes: u32,
-    launcher: &'static str,
-    driver: Option<&'a str>,
-}
-
-#[derive(Serialize, schemars::JsonSchema)]
-struct Json<'a> {
-    version: u32,
-    backend: &'static str,
-    /// The largest error that is fine; of gradients on GPUs. `bounds` has all.
-    max_error: f64,
-    bounds: Bounds,
-    seed: u64,
-    processes: u32,
-    launcher: &'static str,
-    driver: Option<&'a str>,
-    results: Vec<Full<'a>>,
-    left_out: &'a [String],
-    environment: &'a Environment,
-}
-
-/// JSON Schema of the result.
-pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
-    generator.into_root_schema_for::<Json<'static>>()
 }
 
 /// Executes every plan that was asked for.
@@ -198,7 +167,8 @@ impl<'a> Session<'a> {
         let ended = self.run_all()?;
         self.progress.end();
         if matches!(ended, Ended::Limited) {
-            anstream::eprintln!("{} was near: not all was run", self.limit.text());
+            let left = if self.rows.is_empty() { "nothing" } else { "not all" };
+            anstream::eprintln!("{} was near: {left} was run", self.limit.text());
             if self.rows.is_empty() {
                 return Ok(Outcome::Failed);
             }
@@ -391,24 +361,6 @@ impl<'a> Session<'a> {
             while !self.stop.is_asked() {
                 std::thread::sleep(Duration::from_millis(50));
             }
-        }
-    }
-}
-
-impl Report<'_> {
-    fn json(&self, args: &RunArgs) -> Json<'_> {
-        Json {
-            version: FORMAT_VERSION,
-            backend: args.backend.name(),
-            max_error: Bounds::of(args).gradients,
-            bounds: Bounds::of(args),
-            seed: args.seed,
-            processes: self.processes,
-            launcher: self.launcher,
-            driver: self.driver,
-            results: self.rows.iter().zip(self.ranks).map(|(row, ranks)| Full { row, ranks }).collect(),
-            left_out: self.left_out,
-            environment: self.environment,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::Outcome;
 use crate::args::SchemaArgs;
@@ -28,7 +28,7 @@ pub fn run(args: &SchemaArgs) -> Result<Outcome> {
 }
 
 fn write_all(folder: &Path) -> Result<Outcome> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+    output::make_folder(folder)?;
     for (name, _) in schema::list() {
         output::write_file(&folder.join(format!("{name}.schema.json")), pretty(name)?.as_bytes())?;
     }

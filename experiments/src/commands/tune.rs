@@ -99,6 +99,9 @@ fn job(args: &TuneArgs) -> Result<Job> {
     if args.seq.0 < 2 || args.seq.0 > 1 << 30 {
         bail!("--seq must be from 2 tokens to 1024Mi, not {}", args.seq.0);
     }
+    if args.memory == Some(Bytes(0)) {
+        bail!("--memory must be more than 0 B");
+    }
     if let Some(price) = args.price_per_gpu_hour.filter(|p| !p.is_finite() || *p < 0.0) {
         bail!("--price-per-gpu-hour must be a finite number that is not negative, not {price}");
     }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::row::HEADER;
+use crate::output;
 
 /// What a file's rows are rows of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,13 +51,11 @@ impl Part {
     pub fn open(out: &Path, identity: &Identity) -> Result<Self> {
         let (part, resume) = (beside(out, ".part"), beside(out, ".resume"));
         let cannot = || format!("cannot write {}", part.display());
-        if out.is_dir() {
-            bail!("cannot write {}: it is a folder", out.display());
-        }
+        output::check_target(out)?;
         if !check(&resume, &part, identity)? {
             let mut file = File::create(&part).with_context(cannot)?;
             file.write_all(format!("{HEADER}\n").as_bytes()).with_context(cannot)?;
-            crate::output::write_file(&resume, serde_json::to_string_pretty(identity)?.as_bytes())?;
+            output::write_file(&resume, serde_json::to_string_pretty(identity)?.as_bytes())?;
             return Ok(Self { out: out.to_owned(), file, done: 0, last: None });
         }
         let mut file = OpenOptions::new().read(true).write(true).open(&part).with_context(cannot)?;

@@ -10,6 +10,7 @@ use super::file::row_number;
 use super::grid::Grid;
 use super::row::HEADER;
 use super::worker::Worker;
+use crate::presets::refuse_folder;
 
 /// A shard's file and its first row.
 struct Opened<'a> {
@@ -54,6 +55,7 @@ pub fn merge(grid: &Grid, files: &[PathBuf], out: &mut impl Write) -> Result<()>
 }
 
 fn open(path: &Path) -> Result<Opened<'_>> {
+    refuse_folder(path)?;
     let cannot = || format!("cannot read {}", path.display());
     let mut rest = BufReader::new(File::open(path).with_context(cannot)?).lines();
     match rest.next().transpose().with_context(cannot)? {

@@ -124,6 +124,8 @@ mod tests {
     use ringlab_sim::config::cluster::{Cluster, KernelUse, Power};
     use ringlab_sim::problem::Dtype;
 
+    type Change = fn(&mut Cluster);
+
     /// A second kernel that takes all forward calls, in half the time.
     fn add_faster_kernel(cluster: &mut Cluster) {
         let mut faster = cluster.kernel(128, Dtype::Bf16, Pass::Forward).unwrap().clone();
@@ -144,7 +146,7 @@ mod tests {
     fn nothing_undercuts_its_bound() {
         let model = presets::model("llama-8h").unwrap();
         let as_it_is = |_: &mut Cluster| ();
-        let changes: [(&str, u64, fn(&mut Cluster)); 5] = [
+        let changes: [(&str, u64, Change); 5] = [
             ("h100-2x4-rail", 24 << 10, as_it_is),
             ("pcie-8x-a100", 16_000, as_it_is),
             ("pcie-8x-a100", 16_000, add_power_limit),

@@ -44,37 +44,51 @@ pub(super) struct Setup {
     segments: Vec<[Placed; 4]>,
 }
 
+/// The part of a point that one rank computes.
+struct Share {
+    /// Interval of keys of each query.
+    lo: Vec<i32>,
+    hi: Vec<i32>,
+    /// Positions of each source's keys, in the order of a ring.
+    positions: Vec<Vec<i32>>,
+    /// Unmasked pairs of the queries with these keys.
+    pairs: u64,
+}
+
+impl Share {
+    /// That of the rank with the most pairs.
+    fn of_busiest(point: &Point) -> Self {
+        let (lo, hi) = point.mask.intervals(point.len);
+        let held = point.layout.tokens(point.len, point.ranks);
+        let sources = |rank: usize| match point.scope {
+            Scope::Whole => (0..held.len()).map(|step| (rank + held.len() - step) % held.len()).collect(),
+            Scope::Step(distance) => vec![(rank + held.len() - distance % held.len()) % held.len()],
+        };
+        let seen = |keys: &[usize], q: usize| {
+            let below = |limit: i64| keys.partition_point(|&key| (key as i64) < limit);
+            below(i64::from(hi[q]) + 1).saturating_sub(below(i64::from(lo[q]))) as u64
+        };
+        let area = |rank: usize| -> u64 {
+            let with = |source: usize| held[rank].iter().map(|&q| seen(&held[source], q)).sum::<u64>();
+            sources(rank).into_iter().map(with).sum()
+        };
+        let areas: Vec<u64> = (0..held.len()).map(area).collect();
+        let busiest = (0..held.len()).max_by_key(|&rank| areas[rank]).unwrap_or(0);
+        let pick = |from: &[i32]| held[busiest].iter().map(|&token| from[token]).collect();
+        let places = |source: usize| held[source].iter().filter_map(|&t| i32::try_from(t).ok()).collect();
+        let positions = sources(busiest).into_iter().map(places).collect();
+        Self { lo: pick(&lo), hi: pick(&hi), positions, pairs: areas[busiest] }
+    }
+}
+
 impl Setup {
     pub fn new(device: &Device, point: Point) -> Result<Self, GpuError> {
         let heads = WIDTH / point.head_dim.elements();
         let kv_heads = heads / point.group;
         let dims = Dims { dtype: Dtype::Bf16, head_dim: point.head_dim, heads, kv_heads, batch: point.batch };
-        let (lo, hi) = point.mask.intervals(point.len);
-        let held = point.layout.tokens(point.len, point.ranks);
-        // The ranks whose keys rank `rank` reads, in the order of a ring.
-        let sources = |rank: usize| match point.scope {
-            Scope::Whole => (0..held.len()).map(|step| (rank + held.len() - step) % held.len()).collect(),
-            Scope::Step(distance) => vec![(rank + held.len() - distance % held.len()) % held.len()],
-        };
-        let area = |rank: usize| -> u64 {
-            let seen = |keys: &[usize], q: usize| {
-                let below = |limit: i64| keys.partition_point(|&key| (key as i64) < limit);
-                below(i64::from(hi[q]) + 1).saturating_sub(below(i64::from(lo[q]))) as u64
-            };
-            sources(rank)
-                .iter()
-                .map(|&source| held[rank].iter().map(|&q| seen(&held[source], q)).sum::<u64>())
-                .sum()
-        };
-        let areas: Vec<u64> = (0..held.len()).map(area).collect();
-        let busiest = (0..held.len()).max_by_key(|&rank| areas[rank]).unwrap_or(0);
-        let pick = |from: &[i32]| held[busiest].iter().map(|&token| from[token]).collect::<Vec<i32>>();
-        let positions: Vec<Vec<i32>> = sources(busiest)
-            .into_iter()
-            .map(|source| held[source].iter().filter_map(|&token| i32::try_from(token).ok()).collect())
-            .collect();
+        let Share { lo, hi, positions, pairs } = Share::of_busiest(&point);
         let numbers = Numbers::new(device.context(), dims);
-        let q_len = held[busiest].len();
+        let q_len = lo.len();
         let rows = point.batch * heads * q_len * 4;
         let mut segments = Vec::new();
         for keys in &positions {
@@ -93,9 +107,9 @@ impl Setup {
             whole,
             state: state.transpose()?,
             dims,
-            pairs: areas[busiest],
-            lo: pick(&lo),
-            hi: pick(&hi),
+            pairs,
+            lo,
+            hi,
             positions,
             q: numbers.random(q_len, heads, 3)?,
             d_o: numbers.random(q_len, heads, 4)?,

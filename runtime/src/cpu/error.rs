@@ -159,6 +159,16 @@ pub enum RunError {
     /// The inputs do not fit the plan.
     #[error(transparent)]
     Inputs(#[from] InputError),
+    /// More ranks than [`MAX_RANKS`](super::MAX_RANKS).
+    #[error(
+        "{ranks} ranks are {ranks} threads, one a rank, and CPUs run at most {}; use fewer, or `ringlab check` and \
+         `ringlab simulate`, which start none",
+        super::MAX_RANKS
+    )]
+    TooManyRanks {
+        /// How many were asked for.
+        ranks: u32,
+    },
     /// A rank failed, and the others with it.
     #[error("{root}{}", count(.others))]
     Ranks {

@@ -33,6 +33,10 @@ use mailbox::{Letter, Mailbox};
 use memory::Memory;
 use rank::{Finished, Progress, Runner, Shared};
 
+/// Most ranks of a run. Each is a thread, and together they exchange messages as the square of their number: a million
+/// for 1024.
+pub const MAX_RANKS: u32 = 512;
+
 /// How to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOptions {
@@ -60,11 +64,20 @@ pub enum Fault {
     Stall,
 }
 
+/// Whether so many ranks can run.
+///
+/// # Errors
+/// More than [`MAX_RANKS`].
+pub fn check_ranks(ranks: u32) -> Result<(), RunError> {
+    if ranks > MAX_RANKS { Err(RunError::TooManyRanks { ranks }) } else { Ok(()) }
+}
+
 /// Runs `plan` on `inputs`: o and lse of a forward, dq, dk and dv of a backward.
 ///
 /// # Errors
-/// Inputs that do not fit the plan; a rank that fails, with what became of the others; a result that was never written.
+/// More ranks than [`MAX_RANKS`]; inputs that do not fit the plan; a rank that fails, with what became of the others; a result that was never written.
 pub fn run(plan: &Plan, inputs: &Inputs, options: &RunOptions) -> Result<Outcome, RunError> {
+    check_ranks(plan.ranks())?;
     tensors::check(plan, inputs)?;
     let regions = memory::regions(plan);
     let real = tensors::real_tokens(&plan.layout);

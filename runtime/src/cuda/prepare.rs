@@ -9,7 +9,7 @@ use ringlab_sim::plan::{Plan, Rank};
 use ringlab_sim::problem;
 use ringlab_sim::units::Bytes;
 
-use super::bodies::Lowering;
+use super::bodies::{Lowered, Lowering};
 use super::clock::{Barrier, Clock};
 use super::command::{Address, Event, Parcel};
 use super::device::Gpu;
@@ -22,6 +22,7 @@ use super::lower::Common;
 use super::memory::Memory;
 use super::mode::{Choice, choose};
 use super::options::{Mode, Options};
+use super::sequence::Step;
 use super::tensors::{self, Holder};
 use crate::cpu::memory::regions;
 use crate::cpu::tensors::real_tokens;
@@ -105,11 +106,8 @@ impl<'a> Session<'a> {
         let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
         let by_segments = mode == Mode::FusedSegments;
         let regions = regions(plan);
-        let mut memories = Vec::new();
-        for member in &members.all {
-            let folds = &folds[member.rank as usize];
-            memories.push(allocate(plan, member, folds, by_segments)?);
-        }
+        let allocated = |m: &Member| allocate(plan, m, &folds[m.rank as usize], by_segments);
+        let memories = members.all.iter().map(allocated).collect::<Result<Vec<_>, _>>()?;
         let flags = allocate_flags(plan, &members.all)?;
         let common = Common {
             plan,
@@ -129,26 +127,16 @@ impl<'a> Session<'a> {
             flags: &flags,
         };
         let lowered = lowering.run()?;
-        let programs = match is_virtual {
-            true => vec![one_by_one(&order, &lowered.bodies, members.all[0].gpu.as_ref())?],
-            false => lowering.arrange(&lowered)?,
-        };
+        let programs = programs(&lowering, &lowered, &order)?;
         let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
             .map(|(member, bodies)| candidate(plan, member, bodies))
             .collect();
         let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
         notes.extend(remarks(plan, is_deep));
-        let peak_bytes = memories.iter().zip(&lowered.packed).map(|(memory, packed)| {
-            let bytes: usize = memory.slots().map(|(_, s)| s.bytes(&plan.shape)).sum();
-            Bytes((bytes + packed) as u64)
-        });
-        let peak_bytes = peak_bytes.collect();
+        let peak_bytes = peak_bytes(plan, &memories, &lowered.packed);
         let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
         let used = if is_virtual { &gpus[..1] } else { &gpus[..] };
-        let mut clock = Clock::new(used)?;
-        if members.by_barrier {
-            clock.barrier = Some(barrier(plan, &members.all)?);
-        }
+        let clock = clock(plan, &members, used)?;
         let events = || used.iter().map(|gpu| gpu.event()).collect::<Result<Vec<_>, GpuError>>();
         let (done, finished) = (events()?, events()?);
         Ok(Self {
@@ -192,6 +180,24 @@ impl<'a> Session<'a> {
     }
 }
 
+/// One a member; of virtual ranks, one for all, which has the operations in their `order`.
+fn programs(lowering: &Lowering<'_>, lowered: &Lowered, order: &[Step]) -> Result<Vec<Program>, CudaError> {
+    if lowering.are_virtual {
+        let gpu = lowering.members[0].gpu.as_ref();
+        return Ok(vec![one_by_one(order, &lowered.bodies, gpu)?]);
+    }
+    lowering.arrange(lowered)
+}
+
+/// The clock of the GPUs that are used, with a barrier where ranks start at one.
+fn clock(plan: &Plan, members: &Members, used: &[&dyn Gpu]) -> Result<Clock, CudaError> {
+    let mut clock = Clock::new(used)?;
+    if members.by_barrier {
+        clock.barrier = Some(barrier(plan, &members.all)?);
+    }
+    Ok(clock)
+}
+
 /// What a user must be told besides the choice of the mode.
 fn remarks(plan: &Plan, is_deep: bool) -> Vec<String> {
     let deep = "the program is too long to be posted ahead: times include the host's posting";
@@ -207,6 +213,15 @@ fn allocate(plan: &Plan, member: &Member, folds: &Folds, by_segments: bool) -> R
         let what = format!("buffer {i} ({:?})", buffer.tensor);
         member.gpu.allocate(bytes).map_err(|error| memory_error(member, what, bytes, error))
     })
+}
+
+/// What each member allocated: its buffers, and room for what is packed.
+fn peak_bytes(plan: &Plan, memories: &[Memory], packed: &[usize]) -> Vec<Bytes> {
+    let of_member = |(memory, packed): (&Memory, &usize)| {
+        let bytes: usize = memory.slots().map(|(_, slot)| slot.bytes(&plan.shape)).sum();
+        Bytes((bytes + packed) as u64)
+    };
+    memories.iter().zip(packed).map(of_member).collect()
 }
 
 /// An error of an allocation, with what it was for.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringlab_runtime::cpu::{Cause, Fault, RankFailure, RunError, RunOptions, run};
+use ringlab_runtime::cpu::{Cause, Fault, RankFailure, RunError, RunOptions, check_ranks, run};
 use ringlab_runtime::inputs::{InputError, Inputs};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{OpKind, Plan};
@@ -134,4 +134,15 @@ fn inputs_that_do_not_fit_are_refused_before_anything_runs() {
         error.contains("the plan is for 32 tokens") && error.contains("the inputs are 33 tokens"),
         "{error}"
     );
+}
+
+#[test]
+fn more_ranks_than_threads_serve_are_refused() {
+    let problem = problem(shape(1, 1, 4, 1), Pattern::Causal, &[513]);
+    let plan = plan(Schedule::Ring, &problem, 513, &options(Pass::Forward));
+    let inputs = Inputs::random(1, &problem).unwrap();
+    let refused = run(&plan, &inputs, &RunOptions::default()).unwrap_err();
+    assert_eq!(refused, RunError::TooManyRanks { ranks: 513 });
+    assert!(refused.to_string().contains("at most 512"), "{refused}");
+    assert_eq!(check_ranks(512), Ok(()));
 }

@@ -26,6 +26,7 @@ pub enum Checkpointing {
 
 /// Which training state is cut over the replicas (ZeRO, arXiv 1910.02054; FSDP is stage 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Sharding {
     /// Nothing.
     None,

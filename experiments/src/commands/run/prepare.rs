@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use ringlab_runtime::cpu;
 use ringlab_runtime::environment::Variables;
 
 use super::scrape::Target;
@@ -34,9 +35,7 @@ pub fn check(args: &RunArgs) -> Result<()> {
     if args.backend == Backend::Cpu && !foreign.is_empty() {
         bail!("{} for GPUs only; add --backend cuda", are(&foreign));
     }
-    if !args.errors_over_cp.is_empty() && args.cp_given {
-        bail!("--errors-over-cp lists the numbers of ranks; leave --cp out");
-    }
+    check_ranks(args)?;
     let nccl = args.setup.transport == TransportArg::Nccl;
     let gpu = &args.gpu;
     if gpu.copy.is_some() && nccl {
@@ -44,6 +43,20 @@ pub fn check(args: &RunArgs) -> Result<()> {
     }
     if (gpu.nccl_ctas.is_some() || gpu.nccl_priority.is_some()) && !nccl {
         bail!("--nccl-ctas and --nccl-priority are for NCCL transfers; add --transport nccl");
+    }
+    Ok(())
+}
+
+fn check_ranks(args: &RunArgs) -> Result<()> {
+    let listed = &args.errors_over_cp;
+    if !listed.is_empty() && args.cp_given {
+        bail!("--errors-over-cp lists the numbers of ranks; leave --cp out");
+    }
+    if let Some(twice) = listed.iter().enumerate().find_map(|(i, p)| listed[..i].contains(p).then_some(p)) {
+        bail!("--errors-over-cp names {twice} twice; leave one out");
+    }
+    if args.backend == Backend::Cpu {
+        cpu::check_ranks(listed.iter().copied().max().unwrap_or(args.setup.cp))?;
     }
     Ok(())
 }

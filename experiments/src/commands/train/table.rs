@@ -1,6 +1,7 @@
 //! An iteration as a person reads it.
 
-use ringlab_sim::training::{Breakdown, LONGEST, Memory, Moment};
+use ringlab_sim::schedule::Schedule;
+use ringlab_sim::training::{Breakdown, LONGEST, Memory, Moment, Training};
 use ringlab_sim::units::{Bytes, SimTime};
 
 use super::Iteration;
@@ -38,27 +39,55 @@ pub fn memory(m: &Memory) -> Vec<(&'static str, Bytes)> {
     ]
 }
 
+/// How the context-parallel ranks share the sequence; not all schedules make rings of them.
+fn context(training: &Training) -> String {
+    let (ulysses, ring, schedule) = (training.grid.ulysses, training.grid.ring, training.context.schedule);
+    match schedule {
+        Schedule::Ulysses | Schedule::Usp { .. } | Schedule::MegatronSp if ulysses == 1 => {
+            schedule.to_string()
+        }
+        Schedule::Ulysses | Schedule::Usp { .. } | Schedule::MegatronSp => {
+            format!("ulysses {ulysses} x {schedule} of {ring} ranks")
+        }
+        _ => format!("ulysses {ulysses} x ring {ring}, {schedule}"),
+    }
+}
+
 /// Time, memory, and with `over_time` the moments.
 pub fn table(iteration: &Iteration, over_time: bool) -> String {
-    let Iteration { model, cluster, training, prediction, longest, .. } = iteration;
-    let (grid_, time, memory_) = (&training.grid, &prediction.time, &prediction.memory);
-    let mut text = format!(
+    let mut text = heading(iteration) + "\n";
+    text += &time_table(&iteration.prediction.time);
+    text += "\n";
+    text += &memory_table(&iteration.prediction.memory);
+    if over_time {
+        text += "\n";
+        text += &moments(&iteration.moments);
+    }
+    text + "\n" + &notes(iteration)
+}
+
+/// What is computed, and on what.
+fn heading(iteration: &Iteration) -> String {
+    let Iteration { model, cluster, training, .. } = iteration;
+    let grid = &training.grid;
+    format!(
         "One iteration of {} on {} x {} ({})\n\
-         tp {} x cp {} (ulysses {} x ring {}, {}) x dp {} x pp {}, {} sequences of {} tokens\n\n",
+         tp {} x cp {} ({}) x dp {} x pp {}, {} sequences of {} tokens\n",
         model.name,
-        grid_.gpus(),
+        grid.gpus(),
         cluster.device.name,
         cluster.name,
-        grid_.tp,
-        grid_.cp,
-        grid_.ulysses,
-        grid_.ring,
-        training.context.schedule,
-        grid_.dp,
-        grid_.pp,
-        training.micro_batch * training.micro_batches * grid_.dp,
+        grid.tp,
+        grid.cp,
+        context(training),
+        grid.dp,
+        grid.pp,
+        training.micro_batch * training.micro_batches * grid.dp,
         training.seq,
-    );
+    )
+}
+
+fn time_table(time: &Breakdown) -> String {
     let share = |t: SimTime| format!("{:.1}%", 100.0 * t.as_secs_f64() / time.total.as_secs_f64());
     let mut rows: Vec<[String; 3]> = times(time)
         .into_iter()
@@ -66,23 +95,28 @@ pub fn table(iteration: &Iteration, over_time: bool) -> String {
         .map(|(part, t)| [part.to_owned(), t.to_string(), share(t)])
         .collect();
     rows.push(["iteration".into(), time.total.to_string(), share(time.total)]);
-    text += &grid(["time", "", "share"], 1, rows);
-    text += "\n";
-    let mut rows: Vec<[String; 2]> = memory(memory_)
+    grid(["time", "", "share"], 1, rows)
+}
+
+fn memory_table(of: &Memory) -> String {
+    let mut rows: Vec<[String; 2]> = memory(of)
         .into_iter()
         .filter(|(_, b)| b.0 > 0)
         .map(|(part, b)| [part.to_owned(), b.to_string()])
         .collect();
-    rows.push(["peak".into(), memory_.total.to_string()]);
-    rows.push(["device".into(), memory_.capacity.to_string()]);
-    text += &grid(["memory of the fullest GPU", ""], 1, rows);
-    if over_time {
-        text += "\n";
-        text += &moments(&iteration.moments);
-    }
-    let fits = memory_.over.map_or("it fits".to_owned(), |over| format!("out of memory, {over} too much"));
-    text += &format!("\n  {fits}; longest sequence that fits: {} tokens", longest.exact);
-    text += &format!(" ({} as a power of two)\n", longest.power_of_two);
+    rows.push(["peak".into(), of.total.to_string()]);
+    rows.push(["device".into(), of.capacity.to_string()]);
+    grid(["memory of the fullest GPU", ""], 1, rows)
+}
+
+/// Whether it fits, how long a sequence would, the rate, and what was padded.
+fn notes(iteration: &Iteration) -> String {
+    let (over, longest) = (iteration.prediction.memory.over, &iteration.longest);
+    let fits = over.map_or("it fits".to_owned(), |over| format!("out of memory, {over} too much"));
+    let mut text = format!(
+        "  {fits}; longest sequence that fits: {} tokens ({} as a power of two)\n",
+        longest.exact, longest.power_of_two
+    );
     if longest.exact + longest.multiple > LONGEST {
         text += &format!("  sequences of more than {LONGEST} tokens are not looked for\n");
     }
@@ -92,11 +126,10 @@ pub fn table(iteration: &Iteration, over_time: bool) -> String {
         100.0 * iteration.mfu()
     );
     if iteration.padding() > 0 {
-        let layout = training.context.schedule.layout();
+        let layout = iteration.training.context.schedule.layout();
         text += &format!("  padding to fit the {layout} layout: {} tokens a sequence\n", iteration.padding());
     }
-    text += "  peak: logits are gone before a layer is at work, so the larger of both counts\n";
-    text
+    text + "  peak: logits are gone before a layer is at work, so the larger of both counts\n"
 }
 
 fn moments(moments: &[Moment]) -> String {

@@ -1,5 +1,7 @@
 //! The claims, and the arithmetic for each.
 
+mod striped;
+
 use anyhow::{Context as _, Result};
 use ringlab_sim::bound::{self, RingStep, min_block_tokens};
 use ringlab_sim::mask::Pattern;
@@ -11,7 +13,6 @@ use serde::Serialize;
 
 use crate::papers::guides::balance_bound;
 use crate::papers::{self, Cell, Paper, Row};
-use crate::presets;
 
 /// What became of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -51,7 +52,6 @@ pub struct Claim {
 }
 
 const DFA: &str = "guide to DistFlashAttn";
-const STRIPED: &str = "guide to Striped Attention";
 const FLASH: &str = "guide to FlashAttention";
 
 fn refuted(
@@ -85,10 +85,10 @@ pub fn all() -> Result<Vec<Claim>> {
     claims.push(megatron_pattern());
     claims.push(head_constraint());
     claims.push(overlap());
-    claims.push(striped_table());
-    claims.push(striped_bubbles());
-    claims.push(striped_block());
-    claims.push(overlap_always()?);
+    claims.push(striped::table());
+    claims.push(striped::bubbles());
+    claims.push(striped::block());
+    claims.push(striped::overlap_always()?);
     claims.push(flash_attention());
     Ok(claims)
 }
@@ -314,87 +314,6 @@ fn overlap() -> Claim {
         ),
         None,
     )
-}
-
-const STRIPED_ROWS: [(u64, f64); 5] = [(4, 1.70), (8, 1.84), (8, 1.94), (16, 1.96), (32, 1.98)];
-
-fn striped_table() -> Claim {
-    let beyond: Vec<String> = STRIPED_ROWS
-        .iter()
-        .filter(|(p, x)| *x > balance_bound(*p))
-        .map(|(p, x)| format!("{x:.2}x at P = {p} exceeds {:.4}", balance_bound(*p)))
-        .collect();
-    refuted(
-        "Striped Attention on LLaMA-3",
-        STRIPED,
-        "1.70x to 1.98x end to end over Ring Attention",
-        format!(
-            "with perfect skipping attention alone gains 2 - 1/P: {}; a step gains less",
-            beyond.join(", ")
-        ),
-        Some("no paper has this table; the paper's largest are 1.45x on 8 A100 and 1.65x on 16 TPUv4"),
-    )
-}
-
-fn striped_bubbles() -> Claim {
-    let rows = [(4.0, 42.0), (8.0, 47.0), (8.0, 48.0), (16.0, 49.0), (32.0, 49.5)];
-    let text = rows.iter().map(|(p, printed): &(f64, f64)| {
-        let (full, half) = (100.0 * (1.0 - (p + 1.0) / (2.0 * p)), 100.0 * (1.0 - p / (2.0 * p - 1.0)));
-        format!("P = {p}: {printed}% against {full:.1}% or {half:.1}%")
-    });
-    refuted(
-        "idle share of the ring",
-        STRIPED,
-        "42% at 4 GPUs to 49.5% at 32, depending on the sequence",
-        format!(
-            "with a full or a half-full diagonal, and at any length: {}",
-            text.collect::<Vec<_>>().join("; ")
-        ),
-        None,
-    )
-}
-
-fn striped_block() -> Claim {
-    let c = 1024;
-    let balance = |block| 100.0 * bound::balance(Schedule::Striped { block }, 8, c);
-    refuted(
-        "stripes of 64 or 128 tokens",
-        STRIPED,
-        "the paper stripes by blocks, which balances perfectly; single tokens ruin memory access",
-        format!(
-            "the paper stripes token by token and permutes once before the first layer; with 1K tokens a rank and P = 8 \
-             the balance is {:.1}% by tokens, {:.1}% by 64 and {:.1}% by 128. The guide's listing masks by block only, \
-             which lets a token see later ones of its own block",
-            balance(1),
-            balance(64),
-            balance(128)
-        ),
-        None,
-    )
-}
-
-fn overlap_always() -> Result<Claim> {
-    let cluster = presets::cluster("dgx-h100")?;
-    let network = cluster.network.as_ref().context("a network")?;
-    let row = cluster.kernel(128, Dtype::Bf16, Pass::Forward)?;
-    let need = |group| {
-        let link = network.transport.bandwidth;
-        min_block_tokens(&RingStep { compute: row.rate, link, element_bytes: 2, group, block_share: 0.5 })
-    };
-    Ok(refuted(
-        "communication always hidden",
-        STRIPED,
-        "transfers hide completely even over 400 Gb/s InfiniBand or PCIe",
-        format!(
-            "stripes compute half blocks, which doubles the least block: at the reached {} over one NIC's {} it is {:.0} \
-             tokens a rank, or {:.0} with four query heads a kv head; below that the rest of every transfer is exposed",
-            row.rate,
-            network.transport.bandwidth,
-            need(1),
-            need(4)
-        ),
-        None,
-    ))
 }
 
 fn flash_attention() -> Claim {
