@@ -7,19 +7,23 @@ use ringlab_runtime::cuda::Options;
 use ringlab_runtime::machine::{CpuMachine, GpuMachine, Machine};
 use ringlab_sim::config::cluster::Cluster;
 
-use crate::args::MachineArg;
+use crate::args::{LoadArg, MachineArg};
 use crate::presets;
 
 /// How long GPUs work before they are measured. The clock of an H200 falls within 100 ms of full load and once more, for
 /// 200 ms, when the mean power over a second has reached the limit; then it is steady.
 const SUSTAIN: Duration = Duration::from_millis(1200);
 
-/// The machine behind `--backend`.
-pub fn machine(backend: MachineArg) -> Result<Box<dyn Machine>> {
+/// The machine behind `--backend`, loaded as `--load` says.
+pub fn machine(backend: MachineArg, load: Option<LoadArg>) -> Result<Box<dyn Machine>> {
     Ok(match backend {
+        MachineArg::Cpu if load.is_some() => {
+            bail!("--load is for GPUs (--backend cuda): nothing is known of a power limit of this processor")
+        }
         MachineArg::Cpu => Box::new(CpuMachine::new()),
         MachineArg::Cuda => {
-            Box::new(GpuMachine::new(Options { warmup: 1, sustain: SUSTAIN, ..Options::default() })?)
+            let options = Options { warmup: 1, sustain: SUSTAIN, ..Options::default() };
+            Box::new(GpuMachine::new(options, load == Some(LoadArg::Cold))?)
         }
     })
 }

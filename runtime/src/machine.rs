@@ -5,6 +5,7 @@ mod gpu;
 mod rows;
 
 use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse};
+use ringlab_sim::engine::Load;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass, Problem};
@@ -198,6 +199,16 @@ pub trait Machine {
 
     /// Whether it has what `plan` needs.
     fn takes(&self, plan: &Plan) -> bool;
+
+    /// How [`Machine::run`] loads the devices for `plan`.
+    fn load(&self, _plan: &Plan, launching: Launching) -> Load {
+        if launching == Launching::Virtual { Load::Virtual } else { Load::Sustained }
+    }
+
+    /// Whether what can be measured after a rest is: a clock at its highest is the same for every call, chip and hour.
+    fn is_cold(&self) -> bool {
+        false
+    }
 
     /// What executing `plan` moves beyond what the plan counts, so that its time says nothing of a prediction; `None` for
     /// most plans.

@@ -86,6 +86,8 @@ pub struct Compared {
     pub median_step_error: f64,
     /// The largest of them.
     pub worst_step_error: f64,
+    /// How they were loaded, which is also what was predicted.
+    pub load: Load,
     /// How long the devices had been working when the measured repeats began, in seconds; zero where that plays no part.
     pub loaded_s: f64,
     /// Makespans over the wall time of the measured repeats; zero likewise.
@@ -178,7 +180,7 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     let cluster = &on_enough(cluster, point);
     let plan = point.plan().map_err(|source| ValidateError::Build { point: point.to_string(), source })?;
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
-    let load = if point.launching == Launching::Virtual { Load::Virtual } else { Load::Sustained };
+    let load = machine.load(&plan, point.launching);
     let options = SimOptions { load, ..SimOptions::default() };
     let predicted = engine::simulate(&plan, cluster, &options).map_err(failed)?;
     let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &options)?.makespan);
@@ -187,15 +189,15 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
     let repeats = if point.seq_len < LONG.0 { repeats } else { repeats.min(LONG.1) };
     let runs = machine.run(&plan, point.launching, repeats)?;
     let spread = runs.spread();
-    let load = |compared| Compared { loaded_s: runs.loaded_s, duty: runs.duty, ..compared };
+    let loaded = |compared| Compared { load, loaded_s: runs.loaded_s, duty: runs.duty, ..compared };
     if point.launching == Launching::Virtual {
         let mut group = engine::Machine::new(cluster, point.cp, &SimOptions::default()).map_err(failed)?;
         let timeline = group.replay(&plan, &runs.timeline).map_err(failed)?;
         let measured = (&timeline, timeline.makespan, spread);
-        return Ok(load(compared(point, &plan, (&predicted, bars), measured)));
+        return Ok(loaded(compared(point, &plan, (&predicted, bars), measured)));
     }
     let measured = median(&runs.makespans);
-    Ok(load(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread))))
+    Ok(loaded(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread))))
 }
 
 /// The cluster with a device for every virtual rank.
@@ -232,6 +234,7 @@ fn compared(
         measured_exposed_s: after.exposed_comm.as_secs_f64(),
         median_step_error: if steps.is_empty() { 0.0 } else { Data::new(steps.clone()).median() },
         worst_step_error: steps.iter().copied().fold(0.0, f64::max),
+        load: Load::Sustained,
         loaded_s: 0.0,
         duty: 0.0,
     }

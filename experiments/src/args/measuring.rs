@@ -9,7 +9,7 @@ use ringlab_sim::units::Tokens;
 
 use super::durations::seconds;
 use super::numbers::whole;
-use super::{OutputArgs, PassArg, TransportArg};
+use super::{LoadArg, OutputArgs, PassArg, TransportArg};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,6 +56,10 @@ pub struct CalibrateArgs {
     /// What is measured.
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
+    /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest of their own length, at
+    /// the highest clock [default: sustained].
+    #[arg(long, value_enum)]
+    pub load: Option<LoadArg>,
     /// Cluster that gives what is not measured: memory, peaks, topology [default: by the device's name].
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub base: Option<String>,
@@ -82,6 +86,10 @@ pub struct ValidateArgs {
     /// What executes the plans.
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
+    /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest of their own length, at
+    /// the highest clock [default: sustained].
+    #[arg(long, value_enum)]
+    pub load: Option<LoadArg>,
     /// Only these schedules [default: all].
     #[arg(long, value_delimiter = ',')]
     pub schedule: Vec<String>,

@@ -14,7 +14,7 @@ use ringlab_sim::units::SimTime;
 use serde::Serialize;
 
 use super::Outcome;
-use crate::args::{PassArg, ValidateArgs, schedules};
+use crate::args::{LoadArg, PassArg, ValidateArgs, schedules};
 use crate::charts::{self, Kind, Request, Table};
 use crate::figures::Picture;
 use crate::grid::grid;
@@ -36,9 +36,12 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.plot])?;
     check_bounds(args)?;
-    let mut machine = measured::machine(args.backend)?;
+    let mut machine = measured::machine(args.backend, args.load)?;
     let cluster = presets::cluster(&args.cluster)?;
     measured::check_cluster(&cluster, machine.as_ref())?;
+    if args.load == Some(LoadArg::Cold) && cluster.device.power.is_none() {
+        bail!("{} has no [device.power], so how fast it computes after a rest is not known", cluster.name);
+    }
     let identity = machine.identity();
     let real = real_ranks(args, machine.as_ref())?;
     let filter = filter(args, real)?;

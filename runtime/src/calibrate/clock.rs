@@ -15,6 +15,8 @@ use crate::machine::{Duty, MachineKernel, Runs};
 const TOKENS: u64 = 16 << 10;
 /// Repeats after a rest: with a warm-up they end within 40 ms on an H200, whose clock falls after 75 ms.
 const COLD: u32 = 3;
+/// Runs under load: for some 200 ms of each second a limiter may have the clock far below where it settles.
+const UNDER_LOAD: usize = 3;
 /// Repeats with pauses.
 const RESTING: u32 = 25;
 /// Share of the time that calls with pauses are meant to take; the host adds to the pauses, and what came out is measured.
@@ -78,7 +80,14 @@ impl Session<'_> {
         let call = format!("{} {dtype} {head_dim}", kernel.pass);
         self.say(&format!("clock under load, {call}"))?;
         let repeats = self.machine.sizes().repeats;
-        let sustained = self.machine.run_at(&plan, Duty::Sustained, repeats)?;
+        let mut runs = Vec::new();
+        for _ in 0..UNDER_LOAD {
+            runs.push(self.machine.run_at(&plan, Duty::Sustained, repeats)?);
+        }
+        let on = |rank| median(runs.iter().map(|run| computing_on(rank, run)).collect());
+        let each: Vec<f64> = (0..ranks).map(on).collect();
+        runs.sort_by_key(|run| run.timeline.makespan);
+        let sustained = runs.swap_remove(UNDER_LOAD / 2);
         self.say(&format!("clock after a rest, {call}"))?;
         let cold = self.machine.run_at(&plan, Duty::Cold, COLD)?;
         self.say(&format!("clock with pauses, {call}"))?;
@@ -92,7 +101,7 @@ impl Session<'_> {
             cold: time(&cold),
             resting: time(&resting),
             busy: resting.duty,
-            each: (0..ranks).map(|rank| computing_on(rank, &sustained)).collect(),
+            each,
         })
     }
 
@@ -207,7 +216,7 @@ mod tests {
     use super::*;
     use crate::calibrate::{Calibrated, calibrate};
     use crate::machine::{CpuMachine, Identity, LaunchCosts, Launching, Machine, MachineError, Sizes};
-    use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items};
+    use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items, KernelRow};
     use ringlab_sim::engine::{SimOptions, simulate};
     use ringlab_sim::tiles::TileShape;
 
@@ -216,6 +225,7 @@ mod tests {
         name: &'static str,
         cluster: Cluster,
         power: Power,
+        is_cold: bool,
     }
 
     /// Share of the time that it is busy when it is to be so for nine tenths.
@@ -233,6 +243,7 @@ mod tests {
             name,
             cluster,
             power: Power { boost, idle: IDLE, exponent, speeds: Vec::new(), source: "test".into() },
+            is_cold: false,
         }
     }
 
@@ -290,7 +301,11 @@ mod tests {
         }
 
         fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
-            Ok(self.at_speed(plan, 1.0, 1.0))
+            Ok(self.at_speed(plan, if self.is_cold { self.power.boost } else { 1.0 }, 1.0))
+        }
+
+        fn is_cold(&self) -> bool {
+            self.is_cold
         }
 
         fn run_at(&mut self, plan: &Plan, duty: Duty, _: u32) -> Result<Runs, MachineError> {
@@ -324,6 +339,27 @@ mod tests {
         assert!(spreads.iter().any(|s| s.of == Quantity::Boost && s.samples == 4));
         assert_eq!(Cluster::parse("again", &found.cluster.to_toml()).unwrap(), found.cluster);
         assert!(!found.notes.iter().any(|note| note.contains("clock")), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn kernels_measured_cold_are_those_of_sustained_load_all_the_same() {
+        let machine = || limited("NVIDIA H200", (1.127, 2.5));
+        let rows = |found: Calibrated| found.cluster.kernels;
+        let of =
+            |rows: &[KernelRow], pass| rows.iter().find(|r| (r.pass, r.head_dim) == (pass, 128)).cloned();
+        let truth = machine().cluster.kernels;
+        let cold = rows(calibrated(Limited { is_cold: true, ..machine() }));
+        let warm = rows(calibrated(machine()));
+        // The backward's tiles are not those of the made-up machine: its fit is poor, and equally so.
+        for (pass, made) in [(Pass::Forward, &truth), (Pass::Backward, &warm)] {
+            let (found, made) = (of(&cold, pass).unwrap(), of(made, pass).unwrap());
+            assert!((found.rate.0 / made.rate.0 - 1.0).abs() < 0.01, "{found:?} for {made:?}");
+            assert!(found.source.contains("1.127 times as long"), "{}", found.source);
+        }
+        // What was not measured stays as it is.
+        let other = |rows: &[KernelRow]| rows.iter().find(|r| r.head_dim == 64).map(|r| r.rate);
+        assert_eq!(other(&cold), other(&truth));
+        assert!(warm.iter().all(|row| !row.source.contains("highest clock")));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use ringlab_kernels::gpu::Device;
-use ringlab_sim::plan::{Op, OpKind, Plan};
+use ringlab_sim::engine::Load;
+use ringlab_sim::plan::{Op, OpKind, Plan, Program};
 use ringlab_sim::problem::Dtype;
 use ringlab_sim::units::{Bytes, SimTime};
 
@@ -19,6 +20,12 @@ use crate::inputs::Inputs;
 /// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
 /// schedules run the last.
 pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
+/// A plan that may take longer than this is not measured cold: the clock of an H200 falls after 75 ms of full load.
+const BURST: f64 = 0.05;
+/// Between plans that are measured cold.
+const BREATH: Duration = Duration::from_millis(100);
+/// FLOPs a second that a GPU surely reaches: where the length of a run has to be known before it.
+const SURELY: f64 = 500e12;
 /// Without work for so long, a GPU's clock is at its highest again.
 const REST: Duration = Duration::from_millis(500);
 /// Under a load with pauses for so long, its mean power has settled.
@@ -33,17 +40,19 @@ pub struct GpuMachine {
     identity: Identity,
     kernels: Vec<MachineKernel>,
     options: Options,
+    is_cold: bool,
     _contexts: Contexts,
     /// The last inputs that were made: plans of one size share them.
     inputs: Option<(String, Inputs)>,
 }
 
 impl GpuMachine {
-    /// Finds the GPUs and their kernels.
+    /// Finds the GPUs and their kernels. `is_cold`: runs of up to some 50 ms follow a rest of their own length, so that no
+    /// power limit lowers the clock; longer ones are measured under lasting load all the same.
     ///
     /// # Errors
     /// No driver, no GPU.
-    pub fn new(options: Options) -> Result<Self, CudaError> {
+    pub fn new(options: Options, is_cold: bool) -> Result<Self, CudaError> {
         let devices = cuda::gpu_count()? as u32;
         let device = Device::open_with(0, options.kernels, None)?;
         let versions =
@@ -52,7 +61,7 @@ impl GpuMachine {
         let kernels = super::rows::all(device.target());
         let options = Options { collect: false, recording: Recording::Operations, ..options };
         let contexts = Contexts::open(&options, devices as usize)?;
-        Ok(Self { identity, kernels, options, _contexts: contexts, inputs: None })
+        Ok(Self { identity, kernels, options, is_cold, _contexts: contexts, inputs: None })
     }
 
     fn execute(
@@ -83,6 +92,14 @@ impl GpuMachine {
         let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
         Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
     }
+}
+
+/// A time in seconds that a run of `plan` stays below, by its attention.
+fn lasts(plan: &Plan, launching: Launching) -> f64 {
+    let of = |program: &Program| program.ops.iter().map(|op| plan.flops(&op.kind)).sum::<f64>();
+    let each = plan.programs.iter().map(of);
+    let flops = if launching == Launching::Virtual { each.sum() } else { each.fold(0.0, f64::max) };
+    flops / SURELY
 }
 
 impl Machine for GpuMachine {
@@ -130,12 +147,30 @@ impl Machine for GpuMachine {
         true
     }
 
+    fn load(&self, plan: &Plan, launching: Launching) -> Load {
+        match launching {
+            _ if self.is_cold && lasts(plan, launching) <= BURST => Load::Cold,
+            Launching::Virtual => Load::Virtual,
+            _ => Load::Sustained,
+        }
+    }
+
+    fn is_cold(&self) -> bool {
+        self.is_cold
+    }
+
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        if self.load(plan, launching) == Load::Cold {
+            thread::sleep(BREATH);
+            let rest = Duration::from_secs_f64(lasts(plan, launching)) + BRIEFLY / 50;
+            let options = Options { repeats, rest, sustain: Duration::ZERO, ..self.options.clone() };
+            return self.execute(plan, launching, &options);
+        }
         let attends = |op: &Op| matches!(op.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
         let loads = plan.programs.iter().any(|program| program.ops.iter().any(attends));
         // Nothing else heats a GPU up.
         let sustain = if loads { self.options.sustain } else { self.options.sustain.min(BRIEFLY) };
-        self.execute(plan, launching, &Options { repeats, sustain, ..self.options.clone() })
+        self.execute(plan, launching, &Options { sustain, repeats, ..self.options.clone() })
     }
 
     fn beyond(&self, plan: &Plan) -> Option<String> {

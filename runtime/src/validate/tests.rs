@@ -19,6 +19,7 @@ fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -
         measured_exposed_s: 0.0,
         median_step_error: 0.0,
         worst_step_error: 0.0,
+        load: Load::Sustained,
         loaded_s: 0.0,
         duty: 0.0,
     }

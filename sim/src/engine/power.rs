@@ -8,13 +8,16 @@
 //! One busy share stands for a whole pass, as if it were repeated for ever: what the limiter does within its averaging
 //! time, about a second, is not modelled.
 
+use serde::Serialize;
+
 use super::{Done, Machine, Recorder, SimError, run};
 use crate::config::cluster::Power;
 use crate::plan::Plan;
 use crate::units::{Bytes, SimTime};
 
 /// How the devices were loaded before the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Load {
     /// By the same plan, again and again: the power limit sets the clock.
     #[default]
