@@ -15,6 +15,8 @@ use crate::machine::MachineKernel;
 
 /// Calls that hand a state on.
 const CALLS: u64 = 3;
+/// Keys from which a work item surely goes through all query heads of its kv head.
+const GROUPED: u64 = 16 << 10;
 /// How many times as many queries as keys a rectangular call has.
 const RATIO: u64 = 8;
 
@@ -30,6 +32,8 @@ const CARRY: usize = 4;
 enum Probe {
     /// As many queries as keys, on every rank.
     Call(Pattern),
+    /// The same with fewer kv heads than query heads.
+    Grouped(Pattern),
     /// Many queries over few keys.
     FewKeys,
     /// Calls in a row that hand a state on.
@@ -38,7 +42,7 @@ enum Probe {
 
 impl Probe {
     fn pattern(self) -> Pattern {
-        if let Self::Call(pattern) = self { pattern } else { Pattern::Full }
+        if let Self::Call(pattern) | Self::Grouped(pattern) = self { pattern } else { Pattern::Full }
     }
 
     /// Queries and keys of one call.
@@ -49,6 +53,7 @@ impl Probe {
     fn name(self) -> String {
         match self {
             Self::Call(pattern) => pattern.to_string(),
+            Self::Grouped(pattern) => format!("{pattern}, grouped"),
             Self::FewKeys => "few keys".into(),
             Self::Carried => "carried".into(),
         }
@@ -61,6 +66,9 @@ fn probes_of(kernels: &[MachineKernel], kernel: &MachineKernel, sizes: &[u64]) -
     let mut probes = Vec::new();
     for &tokens in sizes {
         probes.extend([Pattern::Full, Pattern::Causal].map(|pattern| (Probe::Call(pattern), tokens)));
+        if kernel.items == Items::KeyTiles && tokens >= GROUPED {
+            probes.extend([Pattern::Full, Pattern::Causal].map(|pattern| (Probe::Grouped(pattern), tokens)));
+        }
         probes.extend((kernel.pass == Pass::Forward).then_some((Probe::FewKeys, tokens)));
         probes.extend(carries(kernel).then_some((Probe::Carried, tokens)));
     }
@@ -119,6 +127,7 @@ impl Session<'_> {
         let heads = self.machine.sizes().heads;
         let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
         let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let grouped = Shape { kv_heads: self.machine.sizes().grouped_kv_heads, ..shape };
         let which = if kernel.used_for.is_some() { " (conditional)" } else { "" };
         let what = format!("{} {dtype} {head_dim}{which}", kernel.pass);
         let mut samples = Vec::new();
@@ -126,6 +135,7 @@ impl Session<'_> {
             self.say(&format!("{what}, {}, {tokens} tokens", probe.name()))?;
             samples.push(match probe {
                 Probe::Call(pattern) => self.call(kernel, shape, pattern, tokens)?,
+                Probe::Grouped(pattern) => self.call(kernel, grouped, pattern, tokens)?,
                 Probe::FewKeys => self.rectangle(kernel, shape, tokens)?,
                 Probe::Carried => self.carried(kernel, shape, tokens)?,
             });
@@ -151,7 +161,12 @@ impl Session<'_> {
             Pass::Backward => SpanKind::AttendBackward,
         };
         let factors = self.factors(kernel, shape, pattern, (tokens, tokens), (1.0, 0.0));
-        self.sample(format!("{pattern} {tokens}"), factors, &plan, |t| of_kind(t, kind))
+        let kv = if shape.kv_heads < shape.heads {
+            format!(", {} kv heads", shape.kv_heads)
+        } else {
+            String::new()
+        };
+        self.sample(format!("{pattern} {tokens}{kv}"), factors, &plan, |t| of_kind(t, kind))
     }
 
     /// Many queries over few keys.

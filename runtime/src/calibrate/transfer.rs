@@ -1,14 +1,20 @@
 //! Latency and bandwidth of messages.
 
-use ringlab_sim::config::cluster::Quantity;
+use std::fmt;
+
+use ringlab_sim::config::cluster::{Quantity, Ramp};
 use ringlab_sim::plan::{Tensor, Transport};
 use ringlab_sim::problem::{Dtype, Shape};
 use ringlab_sim::timeline::{SpanKind, Timeline};
-use ringlab_sim::units::{BytesPerSec, SimTime};
+use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
 
-use super::fit::{Sample, relative};
+use super::fit::{Fit, FitError, Sample, relative};
 use super::probes::{self, Ways};
 use super::{CalibrateError, Session};
+
+/// Sizes at which a ramp may be half: 64 KiB to 64 MiB.
+const FIRST_HALF: u64 = 64 << 10;
+const HALVES: u32 = 11;
 
 impl Session<'_> {
     /// One way and both ways, over the machine's sizes.
@@ -25,25 +31,20 @@ impl Session<'_> {
         }
         // A ring sends both ways at once, so the link's constants are those of both.
         let both = by_way.pop().unwrap_or_default();
-        let fit = relative(&both).map_err(|source| CalibrateError::Fit { what: name.to_owned(), source })?;
-        let (latency, bandwidth) =
-            (SimTime::from_secs_f64(fit.constants[0]), BytesPerSec(1.0 / fit.constants[1]));
-        self.report(format!("{name}, both ways"), format!("{latency} + bytes / {bandwidth}"), &fit, &both);
+        let found =
+            Link::of(&both).map_err(|source| CalibrateError::Fit { what: name.to_owned(), source })?;
+        self.report(format!("{name}, both ways"), found.to_string(), &found.fit, &both);
         let one = by_way.pop().unwrap_or_default();
-        if let Ok(alone) = relative(&one) {
-            let constants = format!(
-                "{} + bytes / {}",
-                SimTime::from_secs_f64(alone.constants[0]),
-                BytesPerSec(1.0 / alone.constants[1])
-            );
-            self.report(format!("{name}, one way"), constants, &alone, &one);
+        if let Ok(alone) = Link::of(&one) {
+            self.report(format!("{name}, one way"), alone.to_string(), &alone.fit, &one);
         }
+        let Link { latency, bandwidth, ramp, fit } = found;
         let fabric = &mut self.cluster.fabric;
         let (kept, of) = match transport {
             Transport::CopyEngine => (&mut fabric.copy, [Quantity::CopyBandwidth, Quantity::CopyLatency]),
             Transport::Nccl => (&mut fabric.nccl, [Quantity::NcclBandwidth, Quantity::NcclLatency]),
         };
-        (kept.latency, kept.bandwidth) = (latency, bandwidth);
+        (kept.latency, kept.bandwidth, kept.ramp) = (latency, bandwidth, ramp);
         kept.source = format!(
             "fit to {} sizes sent both ways at once, measured {date}: rms residual {:.1}%",
             both.len(),
@@ -71,6 +72,54 @@ impl Session<'_> {
     }
 }
 
+/// What transfers take, by a fit to their sizes.
+struct Link {
+    latency: SimTime,
+    bandwidth: BytesPerSec,
+    ramp: Option<Ramp>,
+    fit: Fit,
+}
+
+impl Link {
+    /// Latency and bandwidth; with a ramp where that halves the residual.
+    fn of(samples: &[Sample]) -> Result<Self, FitError> {
+        let plain = relative(samples)?;
+        let ramped = (0..HALVES).map(|k| FIRST_HALF << k).filter_map(|half| with_ramp(samples, half).ok());
+        let best = ramped.min_by(|(a, _), (b, _)| a.residual.total_cmp(&b.residual));
+        let best = best.filter(|(fit, _)| 2.0 * fit.residual < plain.residual && fit.clamped.is_empty());
+        let (fit, ramp) = match best {
+            Some((fit, half)) => {
+                let ramp = Ramp { time: SimTime::from_secs_f64(fit.constants[2]), bytes: Bytes(half) };
+                (fit, Some(ramp))
+            }
+            None => (plain, None),
+        };
+        let (latency, bandwidth) =
+            (SimTime::from_secs_f64(fit.constants[0]), BytesPerSec(1.0 / fit.constants[1]));
+        Ok(Self { latency, bandwidth, ramp, fit })
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} + bytes / {}", self.latency, self.bandwidth)?;
+        match self.ramp {
+            Some(Ramp { time, bytes }) => write!(f, ", up to {time} more, half of it at {bytes}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The fit with a ramp of which a transfer of `half` bytes takes half.
+fn with_ramp(samples: &[Sample], half: u64) -> Result<(Fit, u64), FitError> {
+    let with = |sample: &Sample| {
+        let bytes = sample.factors[1];
+        let factors = vec![1.0, bytes, bytes / (bytes + half as f64)];
+        Sample { factors, ..sample.clone() }
+    };
+    Ok((relative(&samples.iter().map(with).collect::<Vec<_>>())?, half))
+}
+
 /// For messages.
 pub(super) fn name(transport: Transport) -> &'static str {
     match transport {
@@ -87,4 +136,38 @@ fn slowest_message(timeline: &Timeline) -> f64 {
         send.zip(recv).map(|(send, recv)| recv.end.max(send.end).saturating_sub(send.start))
     };
     one(0).into_iter().chain(one(1)).max().unwrap_or(SimTime::ZERO).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(time: impl Fn(f64) -> f64) -> Vec<Sample> {
+        let sizes = [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10].map(|kib: u64| (kib << 10) as f64);
+        let sample =
+            |&b: &f64| Sample { probe: String::new(), factors: vec![1.0, b], seconds: time(b), spread: 0.0 };
+        sizes.iter().map(sample).collect()
+    }
+
+    #[test]
+    fn a_ramp_is_found_where_there_is_one() {
+        let half = f64::from(8 << 20);
+        let found = Link::of(&samples(|b| 18e-6 + b / 318e9 + 32e-6 * b / (b + half))).unwrap();
+        assert_eq!((found.latency, found.bandwidth.0.round()), (SimTime(18_000_000), 318e9));
+        assert_eq!(found.ramp, Some(Ramp { time: SimTime(32_000_000), bytes: Bytes(8 << 20) }));
+        let plain = Link::of(&samples(|b| 10e-6 + b / 385e9)).unwrap();
+        assert_eq!((plain.latency, plain.ramp), (SimTime(10_000_000), None));
+    }
+
+    #[test]
+    fn nccl_on_two_h200s_has_one() {
+        // Measured both ways at once, in microseconds, for 64 KiB to 256 MiB (experiments/results/h200-validation-2026-11-30).
+        let mut measured = samples(|_| 1.0);
+        for (sample, us) in measured.iter_mut().zip([18.7, 26.9, 41.8, 94.8, 260.4, 892.0]) {
+            sample.seconds = us * 1e-6;
+        }
+        let found = Link::of(&measured).unwrap();
+        assert!(found.ramp.is_some() && found.fit.residual < 0.04, "{found}, {}", found.fit.residual);
+        assert!((300e9..340e9).contains(&found.bandwidth.0), "{found}");
+    }
 }

@@ -86,8 +86,8 @@ pub enum Devices {
 /// How the forward's attention calls into one state are launched. Backward calls are always launched one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// [`Mode::Stepwise`]: on two H200s fused launches were no faster (16Ki tokens, zigzag: 0.841 ms stepwise, 0.845 fused),
-    /// and once gave rows of NaN; see `experiments/results/h200-runtime-2026-11-30`.
+    /// [`Mode::Stepwise`]: on two H200s fused launches were within 2% of it (zigzag, 16Ki: 657 stepwise, 663 TFLOP/s fused by
+    /// queries; 64Ki: 650, 660; 128Ki: 656, 660; `experiments/results/h200-runtime-2026-11-30-2`), and each needs room of its own.
     #[default]
     Auto,
     /// One launch a call; the state is carried from one to the next in memory.

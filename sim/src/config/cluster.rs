@@ -152,13 +152,33 @@ fn is_nothing(share: &f64) -> bool {
     *share == 0.0
 }
 
-/// One transfer: `latency + bytes / bandwidth`, slower where its links are shared.
+/// What a transfer of b bytes takes besides: `time b / (b + bytes)`, as its pipeline fills.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ramp {
+    /// Of the longest transfers.
+    pub time: SimTime,
+    /// A transfer of so many takes half of it.
+    pub bytes: Bytes,
+}
+
+impl Ramp {
+    /// For a transfer of so many bytes.
+    pub fn of(&self, bytes: Bytes) -> SimTime {
+        let (moved, half) = (bytes.0 as f64, self.bytes.0 as f64);
+        SimTime((self.time.0 as f64 * moved / (moved + half)) as u64)
+    }
+}
+
+/// One transfer: `latency + bytes / bandwidth` and its ramp, slower where its links are shared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transport {
     /// The most that one transfer reaches on an idle path.
     pub bandwidth: BytesPerSec,
     /// From the device starting the transfer to its first byte having arrived.
     pub latency: SimTime,
+    /// What transfers take besides, the longer the more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<Ramp>,
     /// SMs that a transfer holds on each of its two GPUs while it moves; zero for a copy engine.
     pub sms: u32,
     /// Share of its speed that an attention call loses while transfers move on its GPU, held SMs aside: they use the same

@@ -183,7 +183,8 @@ impl Flows {
     /// Starts a transfer now; returns its slot. `event` makes the queue's event of a flow.
     pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) -> u32 {
         let path = self.paths.find(transfer.from, transfer.to, self.transport);
-        let Path { latency, limit, limit_beside_calls, .. } = *self.paths.get(path);
+        let known = self.paths.get(path);
+        let (latency, Path { limit, limit_beside_calls, .. }) = (known.latency_of(transfer.bytes), *known);
         let (now, ranks) = (queue.now(), [transfer.from, transfer.to]);
         let active_at = transfer.posted.saturating_add(latency).max(now);
         let is_slow = limit != limit_beside_calls;

@@ -1,5 +1,6 @@
 //! Routes between pairs of GPUs, found when first asked for and kept.
 
+use crate::config::cluster::Ramp;
 use crate::plan::Transport;
 use crate::topology::{LinkId, Reach, Topology};
 use crate::units::{Bytes, BytesPerSec, SimTime};
@@ -10,6 +11,7 @@ pub(super) struct Path {
     first: u32,
     count: u32,
     pub latency: u64,
+    ramp: Option<Ramp>,
     /// The most that one transfer uses, links aside, in bytes a second.
     pub limit: f64,
     /// SMs that a transfer holds on both GPUs.
@@ -23,6 +25,13 @@ pub(super) struct Path {
     /// What one transfer gets while it is alone.
     pub idle_rate: f64,
     last: (Bytes, SimTime),
+}
+
+impl Path {
+    /// Latency and ramp of a transfer of so many bytes.
+    pub fn latency_of(&self, bytes: Bytes) -> u64 {
+        self.latency + self.ramp.map_or(0, |ramp| ramp.of(bytes).0)
+    }
 }
 
 /// Routes of one topology.
@@ -77,6 +86,7 @@ impl Paths {
             first,
             count: links.len() as u32,
             latency: reach.latency.0,
+            ramp: reach.ramp,
             limit: reach.bandwidth.0,
             sms: reach.sms,
             slows_calls: reach.slows_calls,

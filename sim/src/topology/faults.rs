@@ -120,6 +120,7 @@ impl Reach {
         Self {
             bandwidth: BytesPerSec(self.bandwidth.0.min(next.bandwidth.0)),
             latency: self.latency + next.latency,
+            ramp: [self.ramp, next.ramp].into_iter().flatten().max_by_key(|ramp| ramp.time),
             sms: self.sms.max(next.sms),
             slows_calls: self.slows_calls.max(next.slows_calls),
             slowed_by_calls: self.slowed_by_calls.max(next.slowed_by_calls),

@@ -12,7 +12,7 @@ mod torus;
 
 use thiserror::Error;
 
-use crate::config::cluster::{self, Cluster, FabricTopology};
+use crate::config::cluster::{self, Cluster, FabricTopology, Ramp};
 use crate::plan::Transport;
 use crate::units::{BytesPerSec, SimTime};
 
@@ -82,13 +82,15 @@ pub enum TopologyError {
     NotPositive(&'static str),
 }
 
-/// What one transfer reaches on an idle route: `latency + bytes / bandwidth`.
+/// What one transfer reaches on an idle route: `latency + bytes / bandwidth` and the ramp.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reach {
     /// Most bytes a second, links aside.
     pub bandwidth: BytesPerSec,
     /// Before the first byte arrives.
     pub latency: SimTime,
+    /// What transfers take besides, the longer the more.
+    pub ramp: Option<Ramp>,
     /// SMs that it holds on both GPUs while it moves.
     pub sms: u32,
     /// Share of its speed that an attention call on one of the GPUs loses beside it, held SMs aside.
@@ -102,6 +104,7 @@ impl Reach {
     pub const NOTHING: Self = Self {
         bandwidth: BytesPerSec(0.0),
         latency: SimTime::ZERO,
+        ramp: None,
         sms: 0,
         slows_calls: 0.0,
         slowed_by_calls: 0.0,
@@ -120,6 +123,7 @@ impl From<&cluster::Transport> for Reach {
         Self {
             bandwidth: transport.bandwidth,
             latency: transport.latency,
+            ramp: transport.ramp,
             sms: transport.sms,
             slows_calls: transport.slows_calls,
             slowed_by_calls: transport.slowed_by_calls,

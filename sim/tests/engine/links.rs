@@ -1,8 +1,8 @@
 //! Transfers that share links inside a node, by hand.
 
-use ringlab_sim::config::cluster::{Cluster, FabricTopology};
+use ringlab_sim::config::cluster::{Cluster, FabricTopology, Ramp};
 use ringlab_sim::plan::Transport::{CopyEngine, Nccl};
-use ringlab_sim::units::{BytesPerSec, SimTime};
+use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
 
 use crate::support::{self, TOKEN, arrivals, transfers};
 
@@ -32,6 +32,15 @@ fn an_idle_path_takes_its_latency_and_bytes_over_bandwidth_rounded_up() {
     // 256 bytes at 3 GB/s: 85333.3 ps; at 97 GB/s: 2639.2 ps.
     assert_eq!(one_way(CopyEngine), (0, US + 85_334));
     assert_eq!(one_way(Nccl), (0, 12_345_678 + 2_640));
+}
+
+#[test]
+fn a_ramp_takes_half_its_time_at_its_bytes_and_three_quarters_at_three_times_them() {
+    let mut cluster = ports();
+    cluster.fabric.nccl.ramp = Some(Ramp { time: SimTime(8 * US), bytes: Bytes(10 * TOKEN) });
+    let one_way = |tokens| arrivals(&transfers(2, &[(0, 1, tokens)], Nccl), &cluster)[0];
+    assert_eq!(one_way(10), (0, US + 4 * US + time(10, 1)));
+    assert_eq!(one_way(30), (0, US + 6 * US + time(30, 1)));
 }
 
 #[test]

@@ -18,7 +18,15 @@ pub const FREE: BytesPerSec = BytesPerSec(f64::INFINITY);
 pub const HEAD_DIM: u32 = 64;
 
 pub fn transport(bandwidth: BytesPerSec, latency: SimTime) -> Transport {
-    Transport { bandwidth, latency, sms: 0, slows_calls: 0.0, slowed_by_calls: 0.0, source: "test".into() }
+    Transport {
+        bandwidth,
+        latency,
+        ramp: None,
+        sms: 0,
+        slows_calls: 0.0,
+        slowed_by_calls: 0.0,
+        source: "test".into(),
+    }
 }
 
 pub fn fabric(topology: FabricTopology, copy: Transport, nccl: Transport) -> Fabric {

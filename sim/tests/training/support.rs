@@ -20,6 +20,7 @@ fn transport(gb_per_s: f64, us: u64, sms: u32) -> Transport {
     Transport {
         bandwidth: BytesPerSec(gb_per_s * 1e9),
         latency: SimTime(us * 1_000_000),
+        ramp: None,
         sms,
         slows_calls: 0.0,
         slowed_by_calls: 0.0,

@@ -4,7 +4,7 @@ mod kernels;
 
 use super::{
     Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
-    NetworkTopology, Peak, Power, Quantity, Reached, Transport, Uncertainty,
+    NetworkTopology, Peak, Power, Quantity, Ramp, Reached, Transport, Uncertainty,
 };
 use toml::de::DeTable;
 
@@ -69,11 +69,13 @@ const FABRIC_KINDS: &[(&str, Keys)] = &[
 const TRANSPORT: Keys = &[
     ("bandwidth", BANDWIDTH),
     ("latency", TIME),
+    ("ramp", "{ time = \"30 us\", bytes = \"8 MiB\" }"),
     ("sms", "0"),
     ("slows_calls", "0.05"),
     ("slowed_by_calls", "0.05"),
     SOURCE,
 ];
+const RAMP: Keys = &[("time", TIME), ("bytes", "\"8 MiB\"")];
 /// Most of its speed that anything loses to what runs beside it.
 const LOSS: f64 = 0.99;
 const NETWORK: Keys = &[
@@ -295,11 +297,16 @@ fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Tr
     Ok(Transport {
         bandwidth,
         latency: section.required("latency")?.amount()?,
+        ramp: section.optional_section("ramp", RAMP)?.map(|ramp| self::ramp(&ramp)).transpose()?,
         sms: section.required("sms")?.small_count(0..=sms)?,
         slows_calls: loss("slows_calls")?,
         slowed_by_calls: loss("slowed_by_calls")?,
         source: section.required("source")?.text()?,
     })
+}
+
+fn ramp(section: &Section<'_, '_>) -> Result<Ramp, ConfigError> {
+    Ok(Ramp { time: section.required("time")?.amount()?, bytes: section.required("bytes")?.amount()? })
 }
 
 fn network(section: &Section<'_, '_>, gpus: u32, sms: u32) -> Result<Network, ConfigError> {

@@ -396,3 +396,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_ramp_is_half_at_its_bytes_and_reads_back() {
+    let with = SMALL.replace(
+        "latency = \"17 us\"",
+        "latency = \"17 us\"\nramp = { time = \"32 us\", bytes = \"8 MiB\" }",
+    );
+    let cluster = Cluster::parse("test", &with).unwrap();
+    let ramp = cluster.fabric.nccl.ramp.unwrap();
+    let of = |bytes| ramp.of(Bytes(bytes));
+    assert_eq!((of(0), of(8 << 20), of(24 << 20)), (SimTime::ZERO, SimTime(16_000_000), SimTime(24_000_000)));
+    assert_eq!(Cluster::parse("again", &cluster.to_toml()).unwrap(), cluster);
+    assert_eq!(cluster.fabric.copy.ramp, None);
+    let bad = Cluster::parse("test", &with.replace("\"8 MiB\"", "8")).unwrap_err().to_string();
+    assert!(bad.contains("fabric.nccl.ramp.bytes"), "{bad}");
+}
