@@ -13,6 +13,8 @@ ringlab=${2:-$here/../../target/release/ringlab}
 shift $(($# < 2 ? $# : 2))
 parts=${*:-correct times processes faults peers calibrate validate}
 export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
+# How GPUs are loaded where calibrate and validate measure, and seconds for validate.
+load=${load:-sustained} limit=${limit:-280}
 mkdir -p "$out"
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
 failed=0
@@ -105,13 +107,14 @@ for part in $parts; do
         ;;
     calibrate)
         start=$SECONDS
-        timeout 200 "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" --samples "$out/calibration.csv" 2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
+        timeout -s INT -k 10 260 "$ringlab" calibrate --backend cuda --load "$load" -o "$out/calibrated.toml" --samples "$out/calibration.csv" \
+            2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
         cat "$out/calibrate.txt"
         echo "calibrate: $((SECONDS - start)) s"
         ;;
     validate)
-        run validate 300 validate --backend cuda --cluster "$out/calibrated.toml" --virtual "${virtual:-4,16}" \
-            --seq "${lengths:-16Ki,64Ki}" --schedule "${schedules:-ring,zigzag,striped,striped:64,striped:128,dist-flash,all-gather,ulysses,double-ring}"
+        # The whole matrix takes about five minutes under load.
+        run validate $((limit + 30)) validate --backend cuda --load "$load" --cluster "$out/calibrated.toml" --limit "$limit" --plot "$out/validate.svg"
         ;;
     esac
 done
