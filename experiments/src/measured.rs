@@ -10,9 +10,9 @@ use ringlab_sim::config::cluster::Cluster;
 use crate::args::{LoadArg, MachineArg};
 use crate::presets;
 
-/// How long GPUs work before they are measured. The clock of an H200 falls within 100 ms of full load and once more, for
-/// 200 ms, when the mean power over a second has reached the limit; then it is steady.
-const SUSTAIN: Duration = Duration::from_millis(1200);
+/// How long GPUs work before they are measured. The clock of an H200 falls within 100 ms of full load, and dips for 200 ms when
+/// the mean power over a second reaches the limit, not before 800 ms.
+const SUSTAIN: Duration = Duration::from_millis(500);
 
 /// The machine behind `--backend`, loaded as `--load` says.
 pub fn machine(backend: MachineArg, load: Option<LoadArg>) -> Result<Box<dyn Machine>> {

@@ -194,6 +194,7 @@ impl Session<'_> {
             return;
         };
         for row in self.cluster.kernels.iter_mut().filter(|row| self.fitted.contains(&row.title())) {
+            let boost = row.boost.unwrap_or(boost);
             row.rate.0 /= boost;
             for time in [&mut row.prologue, &mut row.epilogue, &mut row.call, &mut row.carry] {
                 *time = SimTime::from_secs_f64(time.as_secs_f64() * boost);

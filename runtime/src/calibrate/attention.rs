@@ -257,6 +257,7 @@ impl Session<'_> {
             epilogue: half,
             call,
             carry,
+            boost: None,
             items: kernel.items,
             grid: kernel.grid,
             used_for: kernel.used_for,

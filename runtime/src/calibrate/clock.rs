@@ -1,6 +1,6 @@
 //! What a power limit makes of the clock: the same calls after a rest, under lasting load, and with pauses.
 
-use ringlab_sim::config::cluster::{Power, Quantity, Uncertainty};
+use ringlab_sim::config::cluster::{KernelRow, Power, Quantity, Uncertainty};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Pass, Shape};
@@ -64,8 +64,15 @@ impl Session<'_> {
             self.notes.push("calls of no measurable time: the clock was not measured".into());
             return Ok(());
         }
-        let (power, notes) = fitted(&times, idle, date);
+        let (mut power, notes) = fitted(&times, idle, date);
         self.notes.extend(notes);
+        for kernel in &kernels {
+            let boost = rounded(self.boost(&kernels, kernel)?.clamp(1.0, 10.0), 1000.0);
+            power.boost = power.boost.max(boost);
+            for row in self.cluster.kernels.iter_mut().filter(|row| is_row_of(row, kernel)) {
+                row.boost = Some(boost);
+            }
+        }
         self.keep_clock(power, &times);
         Ok(())
     }
@@ -105,6 +112,31 @@ impl Session<'_> {
         })
     }
 
+    /// Time under load over that after a rest, of a call that `kernel` is launched for.
+    fn boost(&mut self, kernels: &[MachineKernel], kernel: &MachineKernel) -> Result<f64, CalibrateError> {
+        let heads = self.machine.sizes().heads;
+        let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
+        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let is_sibling = |other: &MachineKernel| {
+            other.used_for.is_some()
+                && (other.head_dim, other.dtype, other.pass) == (kernel.head_dim, kernel.dtype, kernel.pass)
+        };
+        // A full call of this length is for the kernel of many visited tiles, where there is one.
+        let leaves_full = kernel.used_for.is_none() && kernels.iter().any(is_sibling);
+        let pattern = if leaves_full { Pattern::Causal } else { Pattern::Full };
+        let ranks = self.machine.identity().devices;
+        let plan = probes::call(shape, kernel.pass, pattern, TOKENS, ranks);
+        let plan = plan.ok_or(CalibrateError::Sizes("clock"))?;
+        self.say(&format!("clock of {} {dtype} {head_dim}, {pattern}", kernel.pass))?;
+        let repeats = self.machine.sizes().repeats;
+        let mut sustained = Vec::new();
+        for _ in 0..UNDER_LOAD {
+            sustained.push(computing(&plan, &self.machine.run_at(&plan, Duty::Sustained, repeats)?));
+        }
+        let cold = computing(&plan, &self.machine.run_at(&plan, Duty::Cold, COLD)?);
+        Ok(if cold > 0.0 { median(sustained) / cold } else { 1.0 })
+    }
+
     fn keep_clock(&mut self, power: Power, times: &[Times]) {
         let mut points = Vec::new();
         for t in times {
@@ -135,6 +167,12 @@ impl Session<'_> {
         });
         self.cluster.device.power = Some(power);
     }
+}
+
+/// Whether `row` is what was measured of `kernel`.
+fn is_row_of(row: &KernelRow, kernel: &MachineKernel) -> bool {
+    (row.head_dim, row.dtype, row.pass, row.used_for)
+        == (kernel.head_dim, kernel.dtype, kernel.pass, kernel.used_for)
 }
 
 /// The power at rest of a device by its name, where it is known.
@@ -216,7 +254,7 @@ mod tests {
     use super::*;
     use crate::calibrate::{Calibrated, calibrate};
     use crate::machine::{CpuMachine, Identity, LaunchCosts, Launching, Machine, MachineError, Sizes};
-    use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items, KernelRow};
+    use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items};
     use ringlab_sim::engine::{SimOptions, simulate};
     use ringlab_sim::tiles::TileShape;
 

@@ -92,6 +92,7 @@ fn row(pass: Pass, tile_kv: u32, tera_flops: f64, used_for: Option<KernelUse>) -
         epilogue: SimTime(900_000),
         call: SimTime(4_000_000),
         carry: if pass == Pass::Forward { SimTime(700_000) } else { SimTime::ZERO },
+        boost: None,
         items: if pass == Pass::Forward { Items::QueryTiles } else { Items::KeyTiles },
         grid: Grid::PersistentQueue,
         source: "truth".into(),

@@ -26,6 +26,7 @@ pub struct Kernel {
     carry: f64,
     /// Of a call of any size.
     around: f64,
+    boost: f64,
     items: Items,
     grid: Grid,
 }
@@ -74,6 +75,7 @@ impl Kernel {
             fixed: (row.prologue + row.epilogue).0 as f64,
             carry: row.carry.0 as f64,
             around: row.call.0 as f64,
+            boost: row.boost.unwrap_or(f64::INFINITY),
             items: row.items,
             grid: row.grid,
         }
@@ -87,6 +89,11 @@ impl Kernel {
     /// How its work items reach the SMs.
     pub fn grid(&self) -> Grid {
         self.grid
+    }
+
+    /// The most by which a clock after a rest speeds it up, the device's boost aside.
+    pub fn boost(&self) -> f64 {
+        self.boost
     }
 
     /// Whether carrying a state costs anything.
@@ -178,6 +185,7 @@ mod tests {
             items: Items::QueryTiles,
             grid: Grid::Persistent,
             source: "test".into(),
+            boost: None,
             used_for: None,
         }
     }

@@ -299,7 +299,9 @@ fn run<R: Recorder>(
     if conditions.is_some() || !speeds.is_empty() {
         let disturbed = |rank, op| conditions.as_ref().map_or(1.0, |c| c.of_operation(rank, op));
         let speed = |rank| speeds.get(rank as usize).copied().unwrap_or(1.0);
-        tasks.stretch(plan, |rank, op| disturbed(rank, op) / speed(rank));
+        tasks.stretch(plan, |rank, op, boost| {
+            disturbed(rank, op) / boost.map_or(1.0, |boost| speed(rank).min(boost))
+        });
     }
     if conditions.is_some()
         && let Some(m) = plan.messages.iter().find(|m| flows.are_apart(m.from, m.to))

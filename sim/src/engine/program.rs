@@ -68,6 +68,8 @@ pub(super) struct Task {
     waits: [Wait; INLINE],
     wait_count: u8,
     pub kind: TaskKind,
+    /// The most by which a faster clock speeds it up: not at all where it only streams memory.
+    boost: f64,
     /// Whether the next task of the lane is posted together with this one.
     pub joined: bool,
 }
@@ -79,6 +81,7 @@ const BLANK: Task = Task {
     waits: [Wait(0); INLINE],
     wait_count: 0,
     kind: TaskKind::Memory,
+    boost: 1.0,
     joined: false,
 };
 
@@ -168,13 +171,15 @@ impl Tasks {
         }
     }
 
-    /// Lets every computation take `factor` times as long.
-    pub fn stretch(&mut self, plan: &Plan, factor: impl Fn(Rank, OpId) -> f64) {
+    /// Lets every computation take `factor` times as long, which is told the most by which a clock speeds it up; `None` for
+    /// what a clock does not change.
+    pub fn stretch(&mut self, plan: &Plan, factor: impl Fn(Rank, OpId, Option<f64>) -> f64) {
         for (rank, program) in plan.programs.iter().enumerate() {
             for op in 0..program.ops.len() as OpId {
                 let task = self.get_mut(rank as Rank, op);
                 if task.kind != TaskKind::Transfer && task.work != SimTime::NEVER.0 {
-                    task.work = (task.work as f64 * factor(rank as Rank, op)).round() as u64;
+                    let clock = matches!(task.kind, TaskKind::Call(_)).then_some(task.boost);
+                    task.work = (task.work as f64 * factor(rank as Rank, op, clock)).round() as u64;
                 }
             }
         }
@@ -275,9 +280,9 @@ impl Loader<'_> {
         let launched = host.clock.0;
         tasks.link(rank, index, lane, joined);
         let (waits, wait_count) = tasks.reduce_waits(rank, op);
-        let (kind, work) = self.work(program, index)?;
+        let (kind, work, boost) = self.work(program, index)?;
         tasks.has_queues |= kind == TaskKind::Call(Grid::PersistentQueue);
-        *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, ..BLANK };
+        *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, boost, ..BLANK };
         Ok(())
     }
 
@@ -306,12 +311,13 @@ impl Loader<'_> {
         }
     }
 
-    /// The duration, or the message.
-    fn work(&mut self, program: &Program, index: OpId) -> Result<(TaskKind, u64), SimError> {
+    /// The duration, or the message, and the most by which a clock speeds it up.
+    fn work(&mut self, program: &Program, index: OpId) -> Result<(TaskKind, u64, f64), SimError> {
         let kind = &program.ops[index as usize].kind;
+        let mut boost = f64::INFINITY;
         let (kind, duration) = match *kind {
             OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
-                return Ok((TaskKind::Transfer, u64::from(message)));
+                return Ok((TaskKind::Transfer, u64::from(message), boost));
             }
             OpKind::Attend { q_block, kv_block, mask, .. }
             | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
@@ -321,6 +327,7 @@ impl Loader<'_> {
                 };
                 let blocks = (q_block, kv_block, mask);
                 let kernel = self.costs.choose(self.plan, &kernels, blocks);
+                boost = kernel.boost();
                 let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
                 let call = self.costs.call(self.plan, &kernel, blocks, carries);
                 // A grid of fewer thread blocks than there are SMs leaves some free.
@@ -340,7 +347,7 @@ impl Loader<'_> {
             OpKind::Finish { .. } | OpKind::Project(_) => (TaskKind::Memory, SimTime::ZERO),
             _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
         };
-        Ok((kind, duration.0))
+        Ok((kind, duration.0, boost))
     }
 }
 

@@ -118,6 +118,7 @@ impl KernelFamily {
             items: Items::QueryTiles,
             grid: if persistent { Grid::Persistent } else { Grid::PerItem },
             source: source.to_owned(),
+            boost: None,
             used_for: None,
         }
     }

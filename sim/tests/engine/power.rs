@@ -1,6 +1,6 @@
 //! Clocks under a power limit, against closed forms.
 
-use ringlab_sim::config::cluster::{Cluster, Power};
+use ringlab_sim::config::cluster::{Cluster, Device, Power};
 use ringlab_sim::disturb::{Disturbance, Straggler};
 use ringlab_sim::engine::{Discard, Done, Load, Machine, SimError, SimOptions, simulate_with};
 use ringlab_sim::mask::Pattern;
@@ -8,6 +8,7 @@ use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Pass, Problem};
 use ringlab_sim::schedule::{Options, Schedule};
+use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::units::{BytesPerSec, SimTime};
 
 use crate::support;
@@ -162,4 +163,27 @@ fn a_gpu_that_runs_all_ranks_rests_while_it_copies() {
     let mut slower = Machine::new(&cluster, 2, &options).unwrap();
     simulate_with(&plan, &mut slower, &mut Discard).unwrap();
     slower.speeds().iter().for_each(|&speed| assert_near(speed, 1.0, 1e-4));
+}
+
+#[test]
+fn a_kernel_may_have_a_boost_of_its_own_and_memory_has_none() {
+    let cold = SimOptions { load: Load::Cold, ..SimOptions::default() };
+    let mut cluster = limited(2, (1.25, 0.17, 2.5));
+    cluster.kernels.iter_mut().for_each(|row| row.boost = Some(1.1));
+    let time = Machine::new(&cluster, 2, &cold).unwrap().timeline(&ring(Pattern::Full, 2)).unwrap().makespan;
+    assert_eq!(time, SimTime(2 * (CALL as f64 / 1.1).round() as u64));
+
+    // Row sums stream memory, whatever the clock.
+    cluster.device.reached.hbm = BytesPerSec(1e9);
+    let problem = support::causal(2 * CHUNK, support::shape(1, support::HEAD_DIM));
+    let backward = support::build(Schedule::Ring, &problem, 2, &Options::new(Pass::Backward));
+    let sums = |options: &SimOptions, cluster: &Cluster| {
+        let timeline = Machine::new(cluster, 2, options).unwrap().timeline(&backward).unwrap();
+        let of = |kind| timeline.spans.iter().find(|s| s.kind == kind).unwrap().duration();
+        (of(SpanKind::Preprocess), of(SpanKind::AttendBackward))
+    };
+    let without = Cluster { device: Device { power: None, ..cluster.device.clone() }, ..cluster.clone() };
+    let (plain, fast) = (sums(&SimOptions::default(), &without), sums(&cold, &cluster));
+    assert!(plain.0 > SimTime::ZERO && plain.0 == fast.0);
+    assert_near(plain.1.0 as f64 / fast.1.0 as f64, 1.1, 1e-6);
 }

@@ -52,6 +52,7 @@ pub fn ideal(gpus: u32) -> Cluster {
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::Persistent,
         source: "test".into(),
+        boost: None,
         used_for: None,
     });
     let zero = SimTime::ZERO;

@@ -47,6 +47,7 @@ pub fn cluster(nodes: u32) -> Cluster {
         items: ringlab_sim::config::cluster::Items::QueryTiles,
         grid: Grid::PerItem,
         source: "test".into(),
+        boost: None,
         used_for: None,
     });
     Cluster {

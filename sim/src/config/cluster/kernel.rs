@@ -38,6 +38,9 @@ pub struct KernelRow {
     /// What reading a state that an earlier call left adds to a work item, and what leaving one for the next adds.
     #[serde(skip_serializing_if = "is_zero")]
     pub carry: SimTime,
+    /// Rate after a rest over that of sustained load, at most; the device's where it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boost: Option<f64>,
     /// What a work item is.
     #[serde(skip_serializing_if = "is_default")]
     pub items: Items,
