@@ -29,6 +29,16 @@ fn transcripts() {
     trycmd::TestCases::new().case("tests/running/*.md");
 }
 
+#[cfg(unix)]
+#[test]
+fn variables_that_are_no_text_are_nobodys() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let strange = std::ffi::OsStr::from_bytes(b"a\xffb");
+    let output =
+        ringlab(&format!("run {SMALL} --cp 2 --schedule ring")).env("FOO", strange).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn json_has_the_promised_fields_and_ranks() {
     let json = json("--cp 2 --schedule ring --pass forward+backward --repeats 3");

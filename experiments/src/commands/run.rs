@@ -12,6 +12,7 @@ mod share;
 mod table;
 mod world;
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -63,7 +64,10 @@ pub struct Done {
 pub fn run(args: &RunArgs) -> Result<Outcome> {
     prepare::check(args)?;
     let target = Target::of(&args.metrics)?;
-    let variables: Variables = std::env::vars().collect();
+    let text = |value: OsString| value.into_string().ok();
+    // What is no text is no launcher's.
+    let variables: Variables =
+        std::env::vars_os().filter_map(|(name, value)| text(name).zip(text(value))).collect();
     if args.backend == Backend::Cuda {
         prepare::environment(&variables)?;
     }

@@ -88,7 +88,7 @@ pub enum LaunchError {
     NoFolder(String, u32),
     /// A local rank that was not given and cannot be derived.
     #[error(
-        "--rank without --local-rank does not say which GPU of its node a process takes; give --local-rank or --gpus"
+        "--rank without --local-rank does not say which GPU of its node a process takes; give --local-rank"
     )]
     NoLocalRank,
 }

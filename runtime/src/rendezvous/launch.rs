@@ -308,7 +308,12 @@ fn tasks_here(variables: &Variables, tasks: u32) -> Option<u32> {
     }
     let text =
         variables.get("SLURM_STEP_TASKS_PER_NODE").or_else(|| variables.get("SLURM_TASKS_PER_NODE"))?;
-    text.split_once("(x").map_or(text.as_str(), |(each, _)| each).parse().ok()
+    let each = match text.split_once("(x") {
+        Some((each, nodes)) if nodes.strip_suffix(')').is_some_and(|n| n.parse::<u32>().is_ok()) => each,
+        Some(_) => return None,
+        None => text,
+    };
+    each.parse().ok()
 }
 
 fn number(variables: &Variables, name: &str) -> Result<Option<u32>, LaunchError> {

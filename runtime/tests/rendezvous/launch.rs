@@ -6,6 +6,8 @@ const TORCHRUN: &str = "RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GRO
                         MASTER_PORT=29500 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0";
 const SRUN: &str = "SLURM_PROCID=9 SLURM_NTASKS=16 SLURM_LOCALID=1 SLURM_JOB_ID=4711 SLURM_STEP_ID=2 \
                     SLURM_STEP_TASKS_PER_NODE=8(x2)";
+const SRUN_UNEVEN: &str = "SLURM_PROCID=11 SLURM_NTASKS=16 SLURM_LOCALID=5 SLURM_JOB_ID=4711 SLURM_STEP_ID=2 \
+                           SLURM_STEP_TASKS_PER_NODE=4(x2),8";
 const MPIRUN: &str = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 \
                       OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=prterun-n1-77@1";
 
@@ -29,6 +31,8 @@ fn each_launcher_says_who_a_process_is() {
         (TORCHRUN, Launcher::Torchrun, (5, 16, 1, Some(4)), "none.node0.29500.0"),
         (SRUN, Launcher::Slurm, (9, 16, 1, Some(8)), "2.4711"),
         (MPIRUN, Launcher::OpenMpi, (3, 4, 1, Some(2)), "prterun-n1-77@1"),
+        // Nodes that differ: how many share this one is not known.
+        (SRUN_UNEVEN, Launcher::Slurm, (11, 16, 5, None), "2.4711"),
         ("HOME=/root", Launcher::Single, (0, 1, 0, Some(1)), "single"),
     ];
     for (text, launcher, expected, run_id) in cases {

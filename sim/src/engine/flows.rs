@@ -184,9 +184,10 @@ impl Flows {
     pub fn start(&mut self, transfer: &Transfer, queue: &mut Queue, event: impl Fn(u32) -> u32) -> u32 {
         let path = self.paths.find(transfer.from, transfer.to, self.transport);
         let known = self.paths.get(path);
-        let (latency, Path { limit, limit_beside_calls, .. }) = (known.latency_of(transfer.bytes), *known);
+        let (ramp, Path { latency, limit, limit_beside_calls, .. }) = (known.ramp_of(transfer.bytes), *known);
         let (now, ranks) = (queue.now(), [transfer.from, transfer.to]);
-        let active_at = transfer.posted.saturating_add(latency).max(now);
+        // While SMs were waited for the latency passed, but nothing filled the pipeline.
+        let active_at = transfer.posted.saturating_add(latency).max(now).saturating_add(ramp);
         let is_slow = limit != limit_beside_calls;
         let is_alone =
             !is_slow && self.paths.links(path).iter().all(|&l| self.links[l as usize].members.is_empty());

@@ -28,9 +28,9 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Latency and ramp of a transfer of so many bytes.
-    pub fn latency_of(&self, bytes: Bytes) -> u64 {
-        self.latency + self.ramp.map_or(0, |ramp| ramp.of(bytes).0)
+    /// The ramp of a transfer of so many bytes.
+    pub fn ramp_of(&self, bytes: Bytes) -> u64 {
+        self.ramp.map_or(0, |ramp| ramp.of(bytes).0)
     }
 }
 

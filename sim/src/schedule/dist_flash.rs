@@ -9,7 +9,7 @@ mod backward;
 mod forward;
 
 use super::Options;
-use super::step::{Travel, classify, clip, owner, shards};
+use super::step::{Travel, classify, clip, owner, part_sizes, shards};
 use crate::layout::Layout;
 use crate::mask::Pattern;
 use crate::plan::builder::PlanBuilder;
@@ -85,7 +85,7 @@ impl Fetch {
         let ranks = b.ranks();
         let (q_blocks, kv_blocks) = (shards(b, false), shards(b, true));
         let chunks = u64::from(options.chunks);
-        let sizes: Vec<BlockId> = (0..chunks).map(|k| b.part(kv_blocks[0], k, chunks)).collect();
+        let sizes = part_sizes(b, options, kv_blocks[0]);
         let depth = (options.prefetch.max(1) + 1).min(ranks / 2);
         let direct = Options { route: Route::Direct, ..*options };
         Self {

@@ -5,7 +5,7 @@
 
 use super::kv_ring::KvRing;
 use super::ring_forward::{StepRule, step_attention};
-use super::step::{Channel, Travel, classify, clip, owner, shards};
+use super::step::{Channel, Travel, classify, clip, owner, part_sizes, shards};
 use super::{Options, Route};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{BlockId, Buf, Bufs, MaskId, MessageId, OpId, OpKind, Plan, Rank, Slots, Tensor};
@@ -91,7 +91,7 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options, rule: &StepRule) -> P
 fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Vec<Buffers> {
     let (q_blocks, kv_blocks) = (shards(b, false), shards(b, true));
     let n = u64::from(options.chunks);
-    let sizes: Vec<BlockId> = (0..n).map(|k| b.part(kv_blocks[0], k, n)).collect();
+    let sizes = part_sizes(b, options, kv_blocks[0]);
     let parts = |b: &mut PlanBuilder, r| b.scratch_parts(r, Tensor::KeyValueGrad, &sizes);
     let mut buffers = Vec::new();
     for r in 0..b.ranks() {

@@ -92,3 +92,29 @@ proptest! {
         proves(schedule, &problem(shape(kv_heads * group, kv_heads), pattern, &documents), ranks, &way);
     }
 }
+
+#[test]
+fn uneven_chunks_of_what_is_needed() {
+    // Parts of a narrower range may be a token longer than those of the whole shard with the same number.
+    let mut proven = 0;
+    for (ranks, documents, pattern) in [
+        (3, &[134][..], Pattern::Full),
+        (6, &[1009], Pattern::Full),
+        (7, &[1, 1, 1, 19, 1, 1, 1, 1, 71, 8, 63], Pattern::Causal),
+        (8, &[2048], Pattern::Window(300)),
+    ] {
+        let problem = problem(shape(4, 2), pattern, documents);
+        for schedule in ALL {
+            for chunks in [2, 3, 6, 13] {
+                for pass in [Pass::Forward, Pass::Backward] {
+                    for route in [Route::Neighbour, Route::Direct] {
+                        let options =
+                            Options { chunks, route, needed_only: true, pad: true, ..Options::new(pass) };
+                        proven += usize::from(proves(schedule, &problem, ranks, &options).is_some());
+                    }
+                }
+            }
+        }
+    }
+    assert!(proven > 400, "{proven}");
+}

@@ -271,10 +271,12 @@ fn timeline(plan: &Plan, all: &[Header]) -> Result<Timeline> {
 mod tests {
     use ringlab_runtime::cpu::{self, RunOptions};
     use ringlab_runtime::inputs::Inputs;
+    use ringlab_runtime::rendezvous::Meeting;
     use ringlab_sim::mask::Pattern;
     use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
     use ringlab_sim::schedule::{Options, Schedule, build};
 
+    use super::super::world::exchange;
     use super::*;
 
     /// A forward on two ranks, as one process ran it.
@@ -326,6 +328,34 @@ mod tests {
         let gpu = part.gpu.as_mut().unwrap();
         gpu.device_names = vec![gpu.device_names[rank as usize].clone()];
         part
+    }
+
+    /// What two processes have after a pass.
+    fn exchanged(to_all: bool) -> (Executed, Vec<Executed>) {
+        let (plan, whole) = whole();
+        let folder = tempfile::tempdir().unwrap();
+        let process = |rank: u32| {
+            let limit = Duration::from_secs(10);
+            let meeting = Meeting::join(folder.path(), "run", rank, 2, limit).unwrap();
+            let own = part(&whole, rank);
+            exchange(&meeting, "pass-1", &plan, (own, &[rank]), rank == 0, to_all).unwrap()
+        };
+        let both = std::thread::scope(|scope| {
+            let process = &process;
+            let threads = [0, 1].map(|rank| scope.spawn(move || process(rank)));
+            threads.map(|thread| thread.join().unwrap()).to_vec()
+        });
+        (whole, both)
+    }
+
+    #[test]
+    fn a_forward_that_a_backward_follows_is_whole_in_every_process() {
+        let (whole, both) = exchanged(true);
+        assert!(both.iter().all(|e| e.outcome.results == whole.outcome.results));
+        let (whole, both) = exchanged(false);
+        assert_eq!(both[0].outcome.results, whole.outcome.results);
+        let Results::Forward(own) = &both[1].outcome.results else { panic!("a forward") };
+        assert!(own.o.iter().any(|x| x.is_nan()), "without one the others keep what they have");
     }
 
     #[test]

@@ -7,10 +7,11 @@ use anyhow::{Context, Result, bail};
 use ringlab_runtime::cuda::{self, CudaError, Devices, NcclWorld};
 use ringlab_runtime::rendezvous::{Flags, Launch, MeetError, Meeting, Variables};
 use ringlab_sim::plan::{Plan, Rank};
+use ringlab_sim::problem::Pass;
 
 use super::executed::Executed;
 use super::share;
-use crate::args::{Backend, RunArgs, TransportArg};
+use crate::args::{Backend, PassArg, RunArgs, TransportArg};
 use crate::output;
 
 /// One process of a run, alone or among others.
@@ -22,6 +23,8 @@ pub struct World {
     meeting: RefCell<Option<Meeting>>,
     /// Passes so far: all processes run the same ones in the same order.
     passes: Cell<u32>,
+    /// Whether every process gets a forward's rows of all: a backward may be given rows that another one computed.
+    shares_forwards: bool,
 }
 
 impl World {
@@ -49,7 +52,14 @@ impl World {
         let each = launch.ranks_each(cp, listed as u32)?;
         let devices = devices(args, &launch, each as usize, gpus)?;
         let meeting = several.then(|| meet(args, &launch)).transpose()?;
-        Ok(Self { launch, each, devices, meeting: RefCell::new(meeting), passes: Cell::new(0) })
+        Ok(Self {
+            launch,
+            each,
+            devices,
+            meeting: RefCell::new(meeting),
+            passes: Cell::new(0),
+            shares_forwards: args.setup.pass != PassArg::Forward,
+        })
     }
 
     fn alone(args: &RunArgs, ranks: u32) -> Self {
@@ -60,6 +70,7 @@ impl World {
             devices: Devices::First,
             meeting: RefCell::new(None),
             passes: Cell::new(0),
+            shares_forwards: false,
         }
     }
 
@@ -120,12 +131,15 @@ impl World {
         let ranks = run.measured.ranks.clone();
         let own = Executed::from(run);
         let Some(meeting) = meeting.as_ref() else { return Ok(own) };
-        let key = format!("pass-{}", self.passes.get());
-        meeting.publish(&key, &share::encode(&own, &ranks)?)?;
-        if !self.is_first() {
-            return Ok(own);
-        }
-        share::merge(plan, &meeting.gather(&key)?)
+        let to_all = self.shares_forwards && plan.pass == Pass::Forward;
+        exchange(
+            meeting,
+            &format!("pass-{}", self.passes.get()),
+            plan,
+            (own, &ranks),
+            self.is_first(),
+            to_all,
+        )
     }
 
     /// What broke first: the failure of another process, if there is one, else `error`.
@@ -151,6 +165,28 @@ impl World {
             None => meeting.fail(&output::message(error)),
         }
     }
+}
+
+/// Publishes what a process has of a pass under `key`. The first process gets the rows of all, or all of them do; else it is
+/// its own.
+pub(super) fn exchange(
+    meeting: &Meeting,
+    key: &str,
+    plan: &Plan,
+    (own, ranks): (Executed, &[Rank]),
+    is_first: bool,
+    to_all: bool,
+) -> Result<Executed> {
+    meeting.publish(key, &share::encode(&own, ranks)?)?;
+    if !is_first && !to_all {
+        return Ok(own);
+    }
+    let parts = meeting.gather(key)?;
+    if to_all {
+        // Nobody withdraws a part that another one still reads.
+        meeting.barrier(&format!("{key}-read"))?;
+    }
+    share::merge(plan, &parts)
 }
 
 fn flags(args: &RunArgs) -> Flags {

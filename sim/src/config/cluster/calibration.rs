@@ -224,6 +224,14 @@ mod tests {
     }
 
     #[test]
+    fn a_constant_has_one_spread() {
+        let one = r#"{ of = "fabric.copy.latency", spread = 0.1, residual = 0.0, samples = 5 }"#;
+        assert!(Cluster::parse("c.toml", &text(one)).is_ok());
+        let twice = Cluster::parse("c.toml", &text(&format!("{one}, {one}"))).unwrap_err().to_string();
+        assert!(twice.contains("has a spread already"), "{twice}");
+    }
+
+    #[test]
     fn unknown_constants_and_kernels_are_refused_where_they_stand() {
         let spread =
             |of: &str| text(&format!("{{ of = \"{of}\", spread = 0.1, residual = 0.1, samples = 1 }}"));

@@ -102,6 +102,15 @@ mod tests {
     }
 
     #[test]
+    fn speeds_are_those_of_a_nodes_gpus() {
+        let with = |speeds: &str| Cluster::parse("test", &text(&format!("{H200}\nspeeds = {speeds}"), ""));
+        let eight = with("[1, 1, 1, 1, 1, 1, 1.02, 0.98]").unwrap();
+        assert_eq!(eight.device.power.unwrap().speed_of(7, 1.0), 0.98);
+        let error = with("[1.02, 0.98]").unwrap_err().to_string();
+        assert!(error.contains("has 2 entries for 8 GPUs of a node"), "{error}");
+    }
+
+    #[test]
     fn a_limit_that_cannot_be_is_refused_where_it_stands() {
         for (from, to, place) in [
             ("boost = 1.127", "boost = 0.99", "a number from 1 to 10"),

@@ -133,7 +133,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
     if u64::from(count) * u64::from(gpus_per_node) > u64::from(GPUS) {
         return Err(nodes.error(format!("{count} nodes of {gpus_per_node} GPUs are more than {GPUS} GPUs")));
     }
-    let device = device(&root.section("device", DEVICE)?)?;
+    let device = device(&root.section("device", DEVICE)?, gpus_per_node)?;
     let fabric = fabric(&root.section("fabric", FABRIC)?, gpus_per_node, device.sms)?;
     let network = match root.optional_section("network", NETWORK)? {
         Some(section) => Some(network(&section, gpus_per_node, device.sms)?),
@@ -160,7 +160,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
     })
 }
 
-fn device(section: &Section<'_, '_>) -> Result<Device, ConfigError> {
+fn device(section: &Section<'_, '_>, gpus: u32) -> Result<Device, ConfigError> {
     let memory = section.required("memory")?;
     let bytes = memory.amount()?;
     if bytes == Bytes(0) {
@@ -175,7 +175,10 @@ fn device(section: &Section<'_, '_>) -> Result<Device, ConfigError> {
         source: section.required("source")?.text()?,
         peak: peak(&section.section("peak", PEAK)?)?,
         reached: reached(&section.section("reached", REACHED)?)?,
-        power: section.optional_section("power", POWER)?.map(|power| self::power(&power)).transpose()?,
+        power: section
+            .optional_section("power", POWER)?
+            .map(|power| self::power(&power, gpus))
+            .transpose()?,
     })
 }
 
@@ -199,7 +202,7 @@ fn reached(section: &Section<'_, '_>) -> Result<Reached, ConfigError> {
     })
 }
 
-fn power(section: &Section<'_, '_>) -> Result<Power, ConfigError> {
+fn power(section: &Section<'_, '_>, gpus: u32) -> Result<Power, ConfigError> {
     let idle = section.required("idle")?;
     let at_rest = idle.real(0.0..=1.0)?;
     if at_rest == 1.0 {
@@ -209,16 +212,19 @@ fn power(section: &Section<'_, '_>) -> Result<Power, ConfigError> {
         boost: section.required("boost")?.real(1.0..=10.0)?,
         idle: at_rest,
         exponent: section.required("exponent")?.real(1.0..=10.0)?,
-        speeds: speeds(section)?,
+        speeds: speeds(section, gpus)?,
         source: section.required("source")?.text()?,
     })
 }
 
-fn speeds(section: &Section<'_, '_>) -> Result<Vec<f64>, ConfigError> {
-    if section.optional("speeds").is_none() {
-        return Ok(Vec::new());
+fn speeds(section: &Section<'_, '_>, gpus: u32) -> Result<Vec<f64>, ConfigError> {
+    let Some(field) = section.optional("speeds") else { return Ok(Vec::new()) };
+    let speeds = section.fields("speeds")?;
+    if speeds.len() != gpus as usize {
+        let message = format!("`{}` has {} entries for {gpus} GPUs of a node", field.path, speeds.len());
+        return Err(field.error(message).with_hint("one for each, or leave it out: then all are alike"));
     }
-    section.fields("speeds")?.into_iter().map(|speed| speed.real(0.1..=10.0)).collect()
+    speeds.into_iter().map(|speed| speed.real(0.1..=10.0)).collect()
 }
 
 fn host(section: &Section<'_, '_>) -> Result<Host, ConfigError> {
@@ -353,16 +359,21 @@ fn calibrated(
     kernels: &[KernelRow],
     has_power: bool,
 ) -> Result<Calibration, ConfigError> {
-    let spreads = section.sections("spreads", UNCERTAINTY)?;
+    let mut spreads: Vec<Uncertainty> = Vec::new();
+    for entry in section.sections("spreads", UNCERTAINTY)? {
+        let spread = uncertainty(&entry, kernels, has_power)?;
+        if spreads.iter().any(|earlier| earlier.of == spread.of) {
+            let field = entry.required("of")?;
+            return Err(field.error(format!("`{}` is of a constant that has a spread already", field.path)));
+        }
+        spreads.push(spread);
+    }
     Ok(Calibration {
         device: section.required("device")?.text()?,
         devices: section.required("devices")?.small_count(1..=GPUS)?,
         versions: section.required("versions")?.text()?,
         date: section.required("date")?.text()?,
-        spreads: spreads
-            .iter()
-            .map(|spread| uncertainty(spread, kernels, has_power))
-            .collect::<Result<_, _>>()?,
+        spreads,
     })
 }
 
