@@ -8,9 +8,9 @@ use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse};
 use ringlab_sim::engine::Load;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass, Problem};
+use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::tiles::TileShape;
-use ringlab_sim::timeline::Timeline;
+use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 use serde::Serialize;
 use statrs::statistics::{Data, OrderStatistics, Statistics};
@@ -77,6 +77,26 @@ pub struct MachineKernel {
     pub used_for: Option<KernelUse>,
     /// Calls over so many keys or fewer run kernels that have no row: this one stands for them, and is not fitted to them.
     pub fitted_above: u64,
+}
+
+impl MachineKernel {
+    /// One sequence of so many heads for it, none of which share keys.
+    pub fn shape(&self, heads: u32) -> Shape {
+        Shape { heads, kv_heads: heads, head_dim: self.head_dim, dtype: self.dtype, batch: 1 }
+    }
+
+    /// What its calls are in a timeline.
+    pub fn span_kind(&self) -> SpanKind {
+        match self.pass {
+            Pass::Forward => SpanKind::Attend,
+            Pass::Backward => SpanKind::AttendBackward,
+        }
+    }
+
+    /// Whether the kernels are for the same calls but for a condition.
+    pub fn is_sibling(&self, other: &Self) -> bool {
+        (self.head_dim, self.dtype, self.pass) == (other.head_dim, other.dtype, other.pass)
+    }
 }
 
 /// Time of the host for each call that it makes.
@@ -198,7 +218,9 @@ pub trait Machine {
     }
 
     /// Whether it has what `plan` needs.
-    fn takes(&self, plan: &Plan) -> bool;
+    fn takes(&self, _plan: &Plan) -> bool {
+        true
+    }
 
     /// How [`Machine::run`] loads the devices for `plan`.
     fn load(&self, _plan: &Plan, launching: Launching) -> Load {
@@ -217,7 +239,9 @@ pub trait Machine {
     }
 
     /// Whether messages can also go by NCCL.
-    fn has_nccl(&self) -> bool;
+    fn has_nccl(&self) -> bool {
+        false
+    }
 
     /// Whether transfers move beside attention calls without the processor's help.
     fn has_overlap(&self) -> bool {
@@ -225,10 +249,14 @@ pub trait Machine {
     }
 
     /// Whether calls can be fused.
-    fn has_fused(&self) -> bool;
+    fn has_fused(&self) -> bool {
+        false
+    }
 
     /// Whether ranks can be virtual.
-    fn has_virtual(&self) -> bool;
+    fn has_virtual(&self) -> bool {
+        false
+    }
 
     /// Executes `plan`, which has no more ranks than there are devices unless they are virtual, `repeats` times after a warm-up, on random
     /// inputs.
@@ -298,7 +326,6 @@ pub(crate) fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
 
 #[cfg(test)]
 mod tests {
-    use ringlab_sim::problem::Shape;
     use ringlab_sim::schedule::{self, Schedule};
 
     use super::*;

@@ -142,12 +142,9 @@ pub fn validate(
             reached = i;
             break;
         }
-        if let Some(reason) = point.plan().ok().and_then(|plan| machine.beyond(&plan)) {
-            left_out.push(format!("{point}: {reason}"));
-            continue;
-        }
         match compare(machine, cluster, point) {
-            Ok(done) => compared.push(done),
+            Ok(Ok(done)) => compared.push(done),
+            Ok(Err(reason)) => left_out.push(format!("{point}: {reason}")),
             Err(ValidateError::Machine(error)) if is_refusal(&error) => {
                 left_out.push(format!("{point}: {}", error.source));
             }
@@ -175,10 +172,17 @@ fn is_refusal(error: &MachineError) -> bool {
     })
 }
 
-/// Predicts `point`, then runs it.
-fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Result<Compared, ValidateError> {
+/// Predicts `point`, then runs it; or why a run says nothing of the prediction.
+fn compare(
+    machine: &mut dyn Machine,
+    cluster: &Cluster,
+    point: &Point,
+) -> Result<Result<Compared, String>, ValidateError> {
     let cluster = &on_enough(cluster, point);
     let plan = point.plan().map_err(|source| ValidateError::Build { point: point.to_string(), source })?;
+    if let Some(reason) = machine.beyond(&plan) {
+        return Ok(Err(reason));
+    }
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
     let load = machine.load(&plan, point.launching);
     let options = SimOptions { load, ..SimOptions::default() };
@@ -194,10 +198,10 @@ fn compare(machine: &mut dyn Machine, cluster: &Cluster, point: &Point) -> Resul
         let mut group = engine::Machine::new(cluster, point.cp, &SimOptions::default()).map_err(failed)?;
         let timeline = group.replay(&plan, &runs.timeline).map_err(failed)?;
         let measured = (&timeline, timeline.makespan, spread);
-        return Ok(loaded(compared(point, &plan, (&predicted, bars), measured)));
+        return Ok(Ok(loaded(compared(point, &plan, (&predicted, bars), measured))));
     }
     let measured = median(&runs.makespans);
-    Ok(loaded(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread))))
+    Ok(Ok(loaded(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread)))))
 }
 
 /// The cluster with a device for every virtual rank.

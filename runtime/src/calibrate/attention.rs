@@ -90,9 +90,7 @@ fn is_launched(
     if keys <= kernel.fitted_above {
         return false;
     }
-    let same = |other: &&MachineKernel| {
-        (other.pass, other.head_dim, other.dtype) == (kernel.pass, kernel.head_dim, kernel.dtype)
-    };
+    let same = |other: &&MachineKernel| other.is_sibling(kernel);
     let used_for = kernels.iter().filter(same).find_map(|k| k.used_for);
     let general = kernels.iter().filter(same).find(|k| k.used_for.is_none());
     let Some((used_for, general)) = used_for.zip(general) else { return true };
@@ -126,7 +124,7 @@ impl Session<'_> {
     ) -> Result<(), CalibrateError> {
         let heads = self.machine.sizes().heads;
         let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
-        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let shape = kernel.shape(heads);
         let grouped = Shape { kv_heads: self.machine.sizes().grouped_kv_heads, ..shape };
         let which = if kernel.used_for.is_some() { " (conditional)" } else { "" };
         let what = format!("{} {dtype} {head_dim}{which}", kernel.pass);
@@ -156,17 +154,13 @@ impl Session<'_> {
         let ranks = self.machine.identity().devices;
         let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks);
         let plan = plan.ok_or(CalibrateError::Sizes("attention"))?;
-        let kind = match kernel.pass {
-            Pass::Forward => SpanKind::Attend,
-            Pass::Backward => SpanKind::AttendBackward,
-        };
         let factors = self.factors(kernel, shape, pattern, (tokens, tokens), (1.0, 0.0));
         let kv = if shape.kv_heads < shape.heads {
             format!(", {} kv heads", shape.kv_heads)
         } else {
             String::new()
         };
-        self.sample(format!("{pattern} {tokens}{kv}"), factors, &plan, |t| of_kind(t, kind))
+        self.sample(format!("{pattern} {tokens}{kv}"), factors, &plan, |t| of_kind(t, kernel.span_kind()))
     }
 
     /// Many queries over few keys.

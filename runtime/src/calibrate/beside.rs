@@ -6,7 +6,6 @@
 
 use ringlab_sim::config::cluster::Grid;
 use ringlab_sim::plan::{Plan, Rank, Transport};
-use ringlab_sim::problem::Shape;
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 
@@ -98,8 +97,7 @@ impl Session<'_> {
         else {
             return Ok(Vec::new());
         };
-        let (heads, head_dim, dtype) = (sizes.heads, kernel.head_dim, kernel.dtype);
-        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let shape = kernel.shape(sizes.heads);
         let mut pairs = Vec::new();
         let message = probes::message(shape, tokens, Ways::Both, transport);
         let message = self.together(message)?.message;

@@ -3,7 +3,7 @@
 use ringlab_sim::config::cluster::{KernelRow, Power, Quantity, Uncertainty};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Pass, Shape};
+use ringlab_sim::problem::Pass;
 use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::units::SimTime;
 use statrs::statistics::{Data, OrderStatistics};
@@ -39,6 +39,14 @@ struct Times {
     each: Vec<f64>,
 }
 
+/// A call under load, by device too, and after a rest.
+struct Loaded {
+    plan: Plan,
+    sustained: Runs,
+    each: Vec<f64>,
+    cold: Runs,
+}
+
 impl Session<'_> {
     /// Measures the clock of a machine that has a power limit; others get no table.
     pub(super) fn clock(&mut self, date: &str) -> Result<(), CalibrateError> {
@@ -54,20 +62,26 @@ impl Session<'_> {
         };
         let kernels = self.machine.kernels();
         let largest = kernels.iter().map(|kernel| kernel.head_dim).max().unwrap_or(0);
-        let mut times: Vec<Times> = Vec::new();
+        let (mut times, mut measured) = (Vec::new(), Vec::new());
         for pass in [Pass::Forward, Pass::Backward] {
             if let Some(kernel) = kernels.iter().find(|k| k.pass == pass && k.head_dim == largest) {
                 times.push(self.times(kernel)?);
+                measured.push(kernel.clone());
             }
         }
-        if times.iter().any(|t| [t.sustained.0, t.cold.0, t.resting.0, t.busy].iter().any(|&x| x <= 0.0)) {
+        if times
+            .iter()
+            .any(|t: &Times| [t.sustained.0, t.cold.0, t.resting.0, t.busy].iter().any(|&x| x <= 0.0))
+        {
             self.notes.push("calls of no measurable time: the clock was not measured".into());
             return Ok(());
         }
         let (mut power, notes) = fitted(&times, idle, date);
         self.notes.extend(notes);
+        let boosts = times.iter().map(|t| t.sustained.0 / t.cold.0);
+        let known: Vec<(MachineKernel, f64)> = measured.into_iter().zip(boosts).collect();
         for kernel in &kernels {
-            let boost = rounded(self.boost(&kernels, kernel)?.clamp(1.0, 10.0), 1000.0);
+            let boost = rounded(self.boost(&kernels, kernel, &known)?.clamp(1.0, 10.0), 1000.0);
             power.boost = power.boost.max(boost);
             for row in self.cluster.kernels.iter_mut().filter(|row| is_row_of(row, kernel)) {
                 row.boost = Some(boost);
@@ -77,31 +91,15 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// A full call of `kernel`'s pass and sizes, also with pauses.
     fn times(&mut self, kernel: &MachineKernel) -> Result<Times, CalibrateError> {
-        let heads = self.machine.sizes().heads;
-        let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
-        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
-        let ranks = self.machine.identity().devices;
-        let plan = probes::call(shape, kernel.pass, Pattern::Full, TOKENS, ranks);
-        let plan = plan.ok_or(CalibrateError::Sizes("clock"))?;
-        let call = format!("{} {dtype} {head_dim}", kernel.pass);
-        self.say(&format!("clock under load, {call}"))?;
-        let repeats = self.machine.sizes().repeats;
-        let mut runs = Vec::new();
-        for _ in 0..UNDER_LOAD {
-            runs.push(self.machine.run_at(&plan, Duty::Sustained, repeats)?);
-        }
-        let on = |rank| median(runs.iter().map(|run| computing_on(rank, run)).collect());
-        let each: Vec<f64> = (0..ranks).map(on).collect();
-        runs.sort_by_key(|run| run.timeline.makespan);
-        let sustained = runs.swap_remove(UNDER_LOAD / 2);
-        self.say(&format!("clock after a rest, {call}"))?;
-        let cold = self.machine.run_at(&plan, Duty::Cold, COLD)?;
+        let Loaded { plan, sustained, each, cold } = self.loaded(kernel, Pattern::Full)?;
+        let call = format!("{} {} {}", kernel.pass, kernel.dtype, kernel.head_dim);
         self.say(&format!("clock with pauses, {call}"))?;
         let pause = sustained.timeline.makespan.as_secs_f64() * (1.0 / BUSY - 1.0);
         let pause = Duty::Resting(SimTime::from_secs_f64(pause));
         let resting = self.machine.run_at(&plan, pause, RESTING)?;
-        let time = |runs: &Runs| (computing(&plan, runs), runs.spread());
+        let time = |runs: &Runs| (of_kind(&runs.timeline, kernel.span_kind()), runs.spread());
         Ok(Times {
             call,
             sustained: time(&sustained),
@@ -112,29 +110,45 @@ impl Session<'_> {
         })
     }
 
-    /// Time under load over that after a rest, of a call that `kernel` is launched for.
-    fn boost(&mut self, kernels: &[MachineKernel], kernel: &MachineKernel) -> Result<f64, CalibrateError> {
-        let heads = self.machine.sizes().heads;
-        let (head_dim, dtype) = (kernel.head_dim, kernel.dtype);
-        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
-        let is_sibling = |other: &MachineKernel| {
-            other.used_for.is_some()
-                && (other.head_dim, other.dtype, other.pass) == (kernel.head_dim, kernel.dtype, kernel.pass)
-        };
-        // A full call of this length is for the kernel of many visited tiles, where there is one.
-        let leaves_full = kernel.used_for.is_none() && kernels.iter().any(is_sibling);
-        let pattern = if leaves_full { Pattern::Causal } else { Pattern::Full };
+    /// A call that `kernel` is launched for or, of a full one, its sibling; under load and after a rest.
+    fn loaded(&mut self, kernel: &MachineKernel, pattern: Pattern) -> Result<Loaded, CalibrateError> {
         let ranks = self.machine.identity().devices;
+        let shape = kernel.shape(self.machine.sizes().heads);
         let plan = probes::call(shape, kernel.pass, pattern, TOKENS, ranks);
         let plan = plan.ok_or(CalibrateError::Sizes("clock"))?;
-        self.say(&format!("clock of {} {dtype} {head_dim}, {pattern}", kernel.pass))?;
+        let call = format!("{} {} {}, {pattern}", kernel.pass, kernel.dtype, kernel.head_dim);
+        self.say(&format!("clock under load, {call}"))?;
         let repeats = self.machine.sizes().repeats;
-        let mut sustained = Vec::new();
+        let mut runs = Vec::new();
         for _ in 0..UNDER_LOAD {
-            sustained.push(computing(&plan, &self.machine.run_at(&plan, Duty::Sustained, repeats)?));
+            runs.push(self.machine.run_at(&plan, Duty::Sustained, repeats)?);
         }
-        let cold = computing(&plan, &self.machine.run_at(&plan, Duty::Cold, COLD)?);
-        Ok(if cold > 0.0 { median(sustained) / cold } else { 1.0 })
+        let on = |rank| median(runs.iter().map(|run| computing_on(rank, run)).collect());
+        let each = (0..ranks).map(on).collect();
+        runs.sort_by_key(|run| run.timeline.makespan);
+        let sustained = runs.swap_remove(UNDER_LOAD / 2);
+        self.say(&format!("clock after a rest, {call}"))?;
+        let cold = self.machine.run_at(&plan, Duty::Cold, COLD)?;
+        Ok(Loaded { plan, sustained, each, cold })
+    }
+
+    /// Time under load over that after a rest of a call that `kernel` is launched for; `known` are those of full calls.
+    fn boost(
+        &mut self,
+        kernels: &[MachineKernel],
+        kernel: &MachineKernel,
+        known: &[(MachineKernel, f64)],
+    ) -> Result<f64, CalibrateError> {
+        let is_sibling = |other: &MachineKernel| other.used_for.is_some() && other.is_sibling(kernel);
+        // A full call of this length is for the kernel of many visited tiles, where there is one.
+        let leaves_full = kernel.used_for.is_none() && kernels.iter().any(is_sibling);
+        if let Some(&(_, boost)) = known.iter().find(|(full, _)| !leaves_full && full.is_sibling(kernel)) {
+            return Ok(boost);
+        }
+        let pattern = if leaves_full { Pattern::Causal } else { Pattern::Full };
+        let Loaded { sustained, cold, .. } = self.loaded(kernel, pattern)?;
+        let time = |runs: &Runs| of_kind(&runs.timeline, kernel.span_kind());
+        Ok(if time(&cold) > 0.0 { time(&sustained) / time(&cold) } else { 1.0 })
     }
 
     fn keep_clock(&mut self, power: Power, times: &[Times]) {
@@ -178,15 +192,6 @@ fn is_row_of(row: &KernelRow, kernel: &MachineKernel) -> bool {
 /// The power at rest of a device by its name, where it is known.
 fn at_rest(device: &str) -> Option<f64> {
     ["H100", "H200"].iter().any(|name| device.contains(name)).then_some(IDLE)
-}
-
-/// Time of the attention call.
-fn computing(plan: &Plan, runs: &Runs) -> f64 {
-    let kind = match plan.pass {
-        Pass::Forward => SpanKind::Attend,
-        Pass::Backward => SpanKind::AttendBackward,
-    };
-    of_kind(&runs.timeline, kind)
 }
 
 fn median(values: Vec<f64>) -> f64 {

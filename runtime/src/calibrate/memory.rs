@@ -3,7 +3,6 @@
 use ringlab_sim::config::cluster::Quantity;
 use ringlab_sim::cost;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::Shape;
 use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::units::{BytesPerSec, SimTime};
 
@@ -16,8 +15,7 @@ impl Session<'_> {
     pub(super) fn memory(&mut self, date: &str) -> Result<(), CalibrateError> {
         let sizes = self.machine.sizes();
         let Some(kernel) = self.machine.kernels().into_iter().next() else { return Ok(()) };
-        let (heads, head_dim, dtype) = (sizes.heads, kernel.head_dim, kernel.dtype);
-        let shape = Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 };
+        let shape = kernel.shape(sizes.heads);
         let mut samples = Vec::new();
         for &tokens in &sizes.calls {
             self.say(&format!("steps that stream memory, {tokens} tokens"))?;

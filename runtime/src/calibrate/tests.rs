@@ -50,20 +50,8 @@ impl Machine for Simulated {
         }
     }
 
-    fn takes(&self, _: &Plan) -> bool {
-        true
-    }
-
     fn has_nccl(&self) -> bool {
         true
-    }
-
-    fn has_fused(&self) -> bool {
-        false
-    }
-
-    fn has_virtual(&self) -> bool {
-        false
     }
 
     fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {

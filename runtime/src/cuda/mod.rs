@@ -58,12 +58,8 @@ impl Contexts {
     /// # Errors
     /// No driver, no such GPU.
     pub fn open(options: &Options, ranks: usize) -> Result<Self, CudaError> {
-        let list = match &options.devices {
-            Devices::Virtual(gpu) => vec![*gpu],
-            Devices::First => (0..ranks).collect(),
-            Devices::List(list) => list.clone(),
-        };
-        let devices = list.into_iter().map(|gpu| Ok(Device::open_with(gpu, options.kernels, None)?));
+        let list = options.devices.ordinals(ranks).into_iter();
+        let devices = list.map(|gpu| Ok(Device::open_with(gpu, options.kernels, None)?));
         Ok(Self { _devices: devices.collect::<Result<_, CudaError>>()? })
     }
 }

@@ -18,14 +18,14 @@ use super::{gpu_count, nccl};
 pub(super) fn open(plan: &Plan, options: &Options) -> Result<Members, CudaError> {
     let ranks = ranks_here(plan, options.nccl.world.as_ref())?;
     let count = gpu_count()?;
-    let list = match &options.devices {
+    match &options.devices {
         Devices::Virtual(gpu) => return open_virtual(plan, options, *gpu),
         Devices::First if count < ranks.len() => {
             return Err(CudaError::TooFewGpus { ranks: ranks.len() as u32, gpus: count });
         }
-        Devices::First => (0..ranks.len()).collect(),
-        Devices::List(list) => list.clone(),
-    };
+        Devices::First | Devices::List(_) => {}
+    }
+    let list = options.devices.ordinals(ranks.len());
     check_list(&list, ranks.len())?;
     if plan.transport == Transport::Nccl && !nccl::is_present() {
         return Err(CudaError::NoNccl);

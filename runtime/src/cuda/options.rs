@@ -83,6 +83,17 @@ pub enum Devices {
     Virtual(usize),
 }
 
+impl Devices {
+    /// The GPUs that `ranks` ranks run on.
+    pub(super) fn ordinals(&self, ranks: usize) -> Vec<usize> {
+        match self {
+            Self::First => (0..ranks).collect(),
+            Self::List(list) => list.clone(),
+            Self::Virtual(gpu) => vec![*gpu],
+        }
+    }
+}
+
 /// How the forward's attention calls into one state are launched. Backward calls are always launched one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {

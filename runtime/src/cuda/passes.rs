@@ -37,7 +37,7 @@ pub(super) struct How<'a> {
     /// Opens the gates before anything is posted: loading a kernel or building a connection may wait for streams that
     /// would wait for the gates.
     pub open: bool,
-    /// What the GPUs do before it, by GPU, and after it where another run follows.
+    /// What the GPUs do after it, by GPU, where another run follows.
     pub fillers: &'a [Filler],
     pub is_last: bool,
 }

@@ -67,23 +67,7 @@ impl Machine for CpuMachine {
         }
     }
 
-    fn takes(&self, _: &Plan) -> bool {
-        true
-    }
-
-    fn has_nccl(&self) -> bool {
-        false
-    }
-
     fn has_overlap(&self) -> bool {
-        false
-    }
-
-    fn has_fused(&self) -> bool {
-        false
-    }
-
-    fn has_virtual(&self) -> bool {
         false
     }
 

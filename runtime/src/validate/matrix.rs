@@ -116,9 +116,7 @@ struct Base<'a> {
 
 impl Base<'_> {
     fn plain(&self) -> Shape {
-        let heads = self.machine.sizes().heads;
-        let MachineKernel { head_dim, dtype, .. } = *self.kernel;
-        Shape { heads, kv_heads: heads, head_dim, dtype, batch: 1 }
+        self.kernel.shape(self.machine.sizes().heads)
     }
 
     fn grouped(&self) -> Shape {

@@ -81,22 +81,6 @@ impl Machine for Faulty {
         Sizes { repeats: 1, ..self.0.sizes() }
     }
 
-    fn takes(&self, _: &Plan) -> bool {
-        true
-    }
-
-    fn has_nccl(&self) -> bool {
-        false
-    }
-
-    fn has_fused(&self) -> bool {
-        false
-    }
-
-    fn has_virtual(&self) -> bool {
-        false
-    }
-
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
         match plan.name.as_str() {
             "zigzag" => Err(MachineError::new(plan, CudaError::NotFusable { rank: 0, reason: "no" })),

@@ -157,6 +157,11 @@ impl PlanBuilder {
         self.block_of_heads(&parts, heads)
     }
 
+    /// All `n` parts of a block.
+    pub fn parts(&mut self, block: BlockId, n: u64) -> Vec<BlockId> {
+        (0..n).map(|i| self.part(block, i, n)).collect()
+    }
+
     /// Bytes of `block` as `tensor`.
     pub fn bytes(&self, tensor: Tensor, block: BlockId) -> Bytes {
         let b = &self.plan.blocks[block as usize];

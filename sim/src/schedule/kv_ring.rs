@@ -24,7 +24,7 @@ impl KvRing {
         let blocks = shards(b, true);
         let depth = (options.prefetch.max(1) + 1).min(ranks - 1);
         let chunks = u64::from(options.chunks);
-        let parts: Vec<BlockId> = (0..chunks).map(|k| b.part(blocks[0], k, chunks)).collect();
+        let parts = b.parts(blocks[0], chunks);
         let own = (0..ranks).map(|r| b.input(r, Tensor::KeyValue, blocks[r as usize])).collect();
         let stages = (0..ranks)
             .map(|r| (0..depth).map(|_| b.scratch_parts(r, Tensor::KeyValue, &parts)).collect())

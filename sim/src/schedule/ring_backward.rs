@@ -100,7 +100,7 @@ fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Ve
         let delta = b.scratch(r, Tensor::Delta, q_block);
         let dq = b.output(r, Tensor::QueryGrad, q_block);
         let out_parts = if keeps_own_share { 1 } else { n };
-        let out: Vec<BlockId> = (0..out_parts).map(|k| b.part(kv_block, k, out_parts)).collect();
+        let out = b.parts(kv_block, out_parts);
         let out: Vec<Buf> = out.into_iter().map(|part| b.output(r, Tensor::KeyValueGrad, part)).collect();
         let dkv = Bufs { first: out[0], count: out.len() as u16 };
         let share = [parts(b, r), parts(b, r)];
@@ -112,8 +112,8 @@ fn allocate(b: &mut PlanBuilder, options: &Options, keeps_own_share: bool) -> Ve
 
 /// The parts of `block`, cut for so many buffers, that hold anything.
 fn parts(b: &mut PlanBuilder, block: BlockId, count: u16) -> Vec<(u16, BlockId)> {
-    let all: Vec<_> = (0..count).map(|k| (k, b.part(block, u64::from(k), u64::from(count)))).collect();
-    all.into_iter().filter(|&(_, part)| !b.tokens(part).is_empty()).collect()
+    let all = b.parts(block, u64::from(count));
+    (0..).zip(all).filter(|&(_, part)| !b.tokens(part).is_empty()).collect()
 }
 
 fn nth(bufs: Bufs, k: u16) -> Buf {

@@ -23,8 +23,7 @@ pub(super) fn shards(b: &mut PlanBuilder, kv_side: bool) -> Vec<BlockId> {
 /// Blocks as large as each part of what travels of a shard may be. A part of less than the shard can have a token more than
 /// the same part of all of it, so with `needed_only` all are as large as the largest.
 pub(super) fn part_sizes(b: &mut PlanBuilder, options: &Options, shard: BlockId) -> Vec<BlockId> {
-    let count = u64::from(options.chunks);
-    let parts: Vec<BlockId> = (0..count).map(|k| b.part(shard, k, count)).collect();
+    let parts = b.parts(shard, u64::from(options.chunks));
     let largest = parts.iter().copied().max_by_key(|&part| b.tokens(part).len());
     match largest.filter(|_| options.needed_only) {
         Some(largest) => vec![largest; parts.len()],

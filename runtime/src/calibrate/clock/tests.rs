@@ -66,22 +66,6 @@ impl Machine for Limited {
         Sizes { heads: 16, calls: vec![1 << 10, 1 << 11, 1 << 12], ..CpuMachine::new().sizes() }
     }
 
-    fn takes(&self, _: &Plan) -> bool {
-        true
-    }
-
-    fn has_nccl(&self) -> bool {
-        false
-    }
-
-    fn has_fused(&self) -> bool {
-        false
-    }
-
-    fn has_virtual(&self) -> bool {
-        false
-    }
-
     fn has_power_limit(&self) -> bool {
         true
     }
