@@ -88,7 +88,7 @@ for part in $parts; do
             pids=()
             for rank in 0 1; do
                 # shellcheck disable=SC2086
-                timeout -s KILL 90 "$ringlab" run --backend cuda ${small/--repeats 1/--repeats 100000} --head-dim 128 --transport nccl --schedule zigzag \
+                timeout -s KILL 55 "$ringlab" run --backend cuda ${small/--repeats 1/--repeats 100000} --head-dim 128 --transport nccl --schedule zigzag \
                     --rank $rank --world-size 2 --local-rank $rank --rendezvous "$out/meet" --run-id fault --timeout "15 s" > "$out/fault-$rank.txt" 2>&1 &
                 pids+=($!)
             done

@@ -1,8 +1,9 @@
 //! `ringlab calibrate`: this machine, measured, as a cluster.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_runtime::calibrate::{self, CalibrateError, Calibrated};
+use ringlab_sim::config::cluster::Cluster;
 
 use super::Outcome;
 use crate::args::CalibrateArgs;
@@ -35,6 +36,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
         output::write_file(path, &samples(&calibrated)?)?;
     }
     let text = calibrated.cluster.to_toml();
+    Cluster::parse("calibration", &text).context("what was measured makes no cluster; none was written")?;
     match &args.output {
         Some(path) => output::write_file(path, text.as_bytes())?,
         None => print!("{text}"),

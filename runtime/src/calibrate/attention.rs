@@ -9,7 +9,7 @@ use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::tokens::{Progression, TokenSet};
 use ringlab_sim::units::{FlopsPerSec, SimTime};
 
-use super::fit::{Fit, Sample, relative};
+use super::fit::{Fit, FitError, Sample, relative};
 use super::{CalibrateError, Session, of_kind, probes};
 use crate::machine::MachineKernel;
 
@@ -19,6 +19,9 @@ const CALLS: u64 = 3;
 const GROUPED: u64 = 16 << 10;
 /// How many times as many queries as keys a rectangular call has.
 const RATIO: u64 = 8;
+
+/// Time of a partial tile over that of a full one which a cluster file takes.
+const PARTIAL_COSTS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// Places of the constants in a sample's factors.
 const CALL: usize = 0;
@@ -138,7 +141,13 @@ impl Session<'_> {
                 Probe::Carried => self.carried(kernel, shape, tokens)?,
             });
         }
-        let fit = relative(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
+        let (fit, are_apart) =
+            fitted(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
+        if !are_apart {
+            self.notes.push(format!(
+                "attention, {what}: full and partial tiles could not be told apart and count the same"
+            ));
+        }
         self.keep(kernel, &what, &fit, &samples, date);
         Ok(())
     }
@@ -268,6 +277,30 @@ impl Session<'_> {
     }
 }
 
+/// The constants, and whether full and partial tiles have times of their own: one of them is the other's where no time or
+/// a quotient beyond [`PARTIAL_COSTS`] comes out.
+fn fitted(samples: &[Sample]) -> Result<(Fit, bool), FitError> {
+    let fit = relative(samples)?;
+    let [Some(&full), Some(&partial)] = [FULL, PARTIAL].map(|i| fit.constants.get(i)) else {
+        return Ok((fit, true));
+    };
+    if PARTIAL_COSTS.contains(&(partial / full)) {
+        return Ok((fit, true));
+    }
+    let as_full = |sample: &Sample| {
+        let mut factors = sample.factors.clone();
+        factors[FULL] += factors.remove(PARTIAL);
+        Sample { factors, ..sample.clone() }
+    };
+    let mut fit = relative(&samples.iter().map(as_full).collect::<Vec<_>>())?;
+    if fit.constants[FULL] <= 0.0 {
+        return Err(FitError::Singular);
+    }
+    fit.constants.insert(PARTIAL, fit.constants[FULL]);
+    fit.clamped.iter_mut().filter(|i| **i >= PARTIAL).for_each(|i| *i += 1);
+    Ok((fit, false))
+}
+
 /// Whether its tiles are single query-key pairs.
 fn is_single(kernel: &MachineKernel) -> bool {
     kernel.tile.q * kernel.tile.kv == 1
@@ -296,6 +329,35 @@ mod tests {
             used_for,
             fitted_above: 0,
         }
+    }
+
+    #[test]
+    fn tiles_that_cannot_be_told_apart_count_the_same() {
+        // Call, item, full, partial, carry; partial tiles take `partial` times as long as full ones.
+        let samples = |partial: f64| -> Vec<Sample> {
+            let factors = [
+                [1.0, 1.0, 10.0, 1.0, 0.0],
+                [1.0, 2.0, 10.0, 8.0, 2.0],
+                [1.0, 4.0, 80.0, 3.0, 0.0],
+                [3.0, 4.0, 200.0, 90.0, 4.0],
+                [1.0, 9.0, 20.0, 1.0, 0.0],
+                [1.0, 1.0, 90.0, 50.0, 0.0],
+            ];
+            let constants = [5.0, 2.0, 1.0, partial, 0.5];
+            let time = |f: &[f64; 5]| f.iter().zip(constants).map(|(f, c)| f * c).sum::<f64>();
+            let sample = |f: &[f64; 5]| Sample {
+                probe: String::new(),
+                factors: f.to_vec(),
+                seconds: time(f),
+                spread: 0.0,
+            };
+            factors.iter().map(sample).collect()
+        };
+        let (fit, are_apart) = fitted(&samples(1.5)).unwrap();
+        assert!(are_apart && (fit.constants[PARTIAL] - 1.5).abs() < 1e-9, "{fit:?}");
+        let (fit, are_apart) = fitted(&samples(-0.2)).unwrap();
+        assert!(!are_apart && fit.constants[PARTIAL] == fit.constants[FULL] && fit.constants[FULL] > 0.0);
+        assert_eq!(fit.constants.len(), 5);
     }
 
     #[test]

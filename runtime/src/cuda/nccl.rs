@@ -61,6 +61,9 @@ fn failed<T>(doing: &'static str, answer: Result<T, result::NcclError>) -> Resul
     answer.map_err(|error| (doing, format!("{:?}", error.0)))
 }
 
+/// Time for communicators to end when they are aborted.
+const ABORT: Duration = Duration::from_secs(2);
+
 /// NCCL's value of an option that is left to it.
 const UNDEFINED: i32 = i32::MIN;
 
@@ -200,10 +203,14 @@ impl Comms {
         comm.settle(DOING, self.limit)
     }
 
-    /// Ends all transfers, whatever they wait for.
+    /// Ends all transfers, whatever they wait for. All at once: NCCL ends a communicator only after what its streams wait
+    /// for, which may be another one's transfer. One that does not end in time is left to its thread.
     pub fn abort(&self) {
-        if let Ok(mut comms) = self.by_stream.lock() {
-            comms.clear();
+        let Ok(mut comms) = self.by_stream.lock() else { return };
+        let ending: Vec<_> = comms.drain(..).flatten().map(|comm| thread::spawn(|| drop(comm))).collect();
+        let start = Instant::now();
+        while start.elapsed() < ABORT && !ending.iter().all(thread::JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }

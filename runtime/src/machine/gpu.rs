@@ -21,8 +21,11 @@ use crate::inputs::Inputs;
 /// schedules run the last.
 pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
 /// A plan that may take longer than this is not measured cold: the clock of an H200 falls after 75 ms of full load.
-const BURST: f64 = 0.05;
-/// Rest after each run that is measured cold, beyond its own length.
+const BURST: f64 = 0.075;
+/// Rest after each run that is measured cold, over its length: runs of 33 ms with as long a rest had the clock as low as
+/// 1605 MHz.
+const RESTS: f64 = 3.0;
+/// The same beyond that.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Between plans that are measured cold.
 const BREATH: Duration = Duration::from_millis(100);
@@ -164,7 +167,7 @@ impl Machine for GpuMachine {
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
         if self.load(plan, launching) == Load::Cold {
             thread::sleep(BREATH);
-            let rest = Duration::from_secs_f64(lasts(plan, launching)) + PAUSE;
+            let rest = Duration::from_secs_f64(RESTS * lasts(plan, launching)) + PAUSE;
             let options = Options { repeats, rest, sustain: Duration::ZERO, ..self.options.clone() };
             return self.execute(plan, launching, &options);
         }

@@ -1,7 +1,7 @@
 //! Attention calls: a kernel's work items, and how long they keep the SMs of a device.
 //!
-//! A work item is one query tile of one head and sequence, or one key tile of all query heads that share a kv head. It
-//! takes `prologue + epilogue + carries * carry + (full + partial * partial_cost) * t`,
+//! A work item is one query tile of one head and sequence, or one key tile of all query heads that share a kv head. For each
+//! of its query heads it takes `prologue + epilogue + carries * carry + (full + partial * partial_cost) * t`,
 //! where `t = tile_q * tile_kv * flops_per_pair / (rate / SMs)` is the time of a full tile on one SM. Items go to the
 //! SMs longest first, so that the last wave holds the lightest ones; a call takes
 //! `(sum of items + idle slots of the last wave * lightest item) / SMs`, and never less than its heaviest item, and a
@@ -111,12 +111,12 @@ impl Kernel {
         let tiles = |t: RowTiles| t.full as f64 * self.full_tile + t.partial as f64 * self.partial_tile;
         let fixed = self.fixed + f64::from(carries) * self.carry;
         let shared = heads.shared as f64;
-        let total = profile.rows as f64 * fixed + tiles(profile.total) * shared;
+        let total = profile.rows as f64 * fixed + tiles(profile.total);
         Call {
             items: profile.rows * heads.separate,
-            total: total * heads.separate as f64,
-            lightest: fixed + tiles(profile.lightest) * shared,
-            heaviest: fixed + tiles(profile.heaviest) * shared,
+            total: total * shared * heads.separate as f64,
+            lightest: (fixed + tiles(profile.lightest)) * shared,
+            heaviest: (fixed + tiles(profile.heaviest)) * shared,
             around: self.around,
         }
     }
@@ -141,15 +141,16 @@ pub fn weights(profile: &TileProfile, heads: Heads, sms: u32) -> [f64; 3] {
     let sms = u64::from(sms.max(1));
     let items = profile.rows * heads.separate;
     let idle = items.next_multiple_of(sms) - items;
-    let spread = |total: u64, lightest: u64| (total * heads.separate + idle * lightest) as f64 / sms as f64;
-    let tiles = |total: u64, lightest: u64| heads.shared as f64 * spread(total, lightest);
+    let shared = heads.shared as f64;
+    let spread =
+        |total: u64, lightest: u64| shared * (total * heads.separate + idle * lightest) as f64 / sms as f64;
     let RowTiles { full, partial } = profile.heaviest;
     let spread = [
         spread(profile.rows, 1),
-        tiles(profile.total.full, profile.lightest.full),
-        tiles(profile.total.partial, profile.lightest.partial),
+        spread(profile.total.full, profile.lightest.full),
+        spread(profile.total.partial, profile.lightest.partial),
     ];
-    let heaviest = [1.0, (full * heads.shared) as f64, (partial * heads.shared) as f64];
+    let heaviest = [1, full, partial].map(|n| (n * heads.shared) as f64);
     // As in [`Call::time`], a call takes no less than its heaviest item. Which of the two it is depends on the constants;
     // where they are not known yet, prologue and epilogue count as a full tile, and a partial tile as one and a half.
     let typical = |[fixed, full, partial]: [f64; 3]| fixed + full + 1.5 * partial;
