@@ -18,8 +18,7 @@ DEVICE int count_tiles(const ForwardArgs& args, const Work& work) {
 }
 
 // Items go section by section of head_section heads; in a section the longest query tiles of all its heads come first.
-// In segment-major order, where items are dealt out, one section holds all heads: only a list sorted as a whole deals
-// evenly.
+// In segment-major order, where items are dealt out, the list is sorted as a whole: only that deals evenly.
 DEVICE void locate(const ForwardArgs& args, int item, Work& work) {
     const int tiles = query_tiles(args), all_heads = args.heads * args.batch;
     const int section_heads = args.segment_major ? all_heads : args.head_section;
@@ -78,13 +77,18 @@ DEVICE void item_major(const ForwardArgs& args, Publisher& publisher, int items)
 }
 
 // Every CTA keeps its items over all segments, so that the carried state never crosses CTAs. Rounds alternate in
-// direction: who had the longest item of one round has the shortest of the next.
+// direction: who had the longest item of one round has the shortest of the next. Of each segment a CTA does its items of
+// one section's heads after the other's, so that what all CTAs read at a time is the keys of few heads.
 DEVICE void segment_major(const ForwardArgs& args, Publisher& publisher, int items) {
-    const int ctas = gridDim.x, cta = blockIdx.x;
+    const int ctas = gridDim.x, cta = blockIdx.x, all_heads = args.heads * args.batch;
     for (int segment = 0; segment < args.segment_count; ++segment) {
-        for (int round = 0; round * ctas < items; ++round) {
-            const int item = round * ctas + (round & 1 ? ctas - 1 - cta : cta);
-            if (item < items) offer(args, publisher, item, segment, segment + 1);
+        for (int first_head = 0; first_head < all_heads; first_head += args.head_section) {
+            for (int round = 0; round * ctas < items; ++round) {
+                const int item = round * ctas + (round & 1 ? ctas - 1 - cta : cta);
+                const int head = item % all_heads - first_head;
+                if (item < items && 0 <= head && head < args.head_section)
+                    offer(args, publisher, item, segment, segment + 1);
+            }
         }
     }
 }
