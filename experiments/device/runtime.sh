@@ -13,8 +13,8 @@ ringlab=${2:-$here/../../target/release/ringlab}
 shift $(($# < 2 ? $# : 2))
 parts=${*:-correct times processes faults peers calibrate validate}
 export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
-# How GPUs are loaded where calibrate and validate measure, and seconds for validate.
-load=${load:-sustained} limit=${limit:-280}
+# How GPUs are loaded where validate measures, and its seconds.
+load=${load:-cold} limit=${limit:-280}
 mkdir -p "$out"
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
 failed=0
@@ -107,7 +107,7 @@ for part in $parts; do
         ;;
     calibrate)
         start=$SECONDS
-        timeout -s INT -k 10 260 "$ringlab" calibrate --backend cuda --load "$load" -o "$out/calibrated.toml" --samples "$out/calibration.csv" \
+        timeout -s INT -k 10 260 "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" --samples "$out/calibration.csv" \
             2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
         cat "$out/calibrate.txt"
         echo "calibrate: $((SECONDS - start)) s"

@@ -7,23 +7,20 @@ use ringlab_runtime::cuda::Options;
 use ringlab_runtime::machine::{CpuMachine, GpuMachine, Machine};
 use ringlab_sim::config::cluster::Cluster;
 
-use crate::args::{LoadArg, MachineArg};
+use crate::args::MachineArg;
 use crate::presets;
 
-/// How long GPUs work before they are measured. The clock of an H200 falls within 100 ms of full load, and dips for 200 ms when
-/// the mean power over a second reaches the limit, not before 800 ms.
-const SUSTAIN: Duration = Duration::from_millis(500);
+/// How long GPUs work before they are measured under lasting load. The clock of an H200 falls within 100 ms of full load, dips
+/// for 200 ms when the mean power over a second reaches the limit, not before 800 ms, and has settled then.
+const SUSTAIN: Duration = Duration::from_millis(1500);
 
-/// The machine behind `--backend`, loaded as `--load` says.
-pub fn machine(backend: MachineArg, load: Option<LoadArg>) -> Result<Box<dyn Machine>> {
+/// The machine behind `--backend`. `is_cold`: a GPU's short runs are measured after a rest, at the highest clock.
+pub fn machine(backend: MachineArg, is_cold: bool) -> Result<Box<dyn Machine>> {
     Ok(match backend {
-        MachineArg::Cpu if load.is_some() => {
-            bail!("--load is for GPUs (--backend cuda): nothing is known of a power limit of this processor")
-        }
         MachineArg::Cpu => Box::new(CpuMachine::new()),
         MachineArg::Cuda => {
             let options = Options { warmup: 1, sustain: SUSTAIN, ..Options::default() };
-            Box::new(GpuMachine::new(options, load == Some(LoadArg::Cold))?)
+            Box::new(GpuMachine::new(options, is_cold)?)
         }
     })
 }

@@ -107,8 +107,6 @@ struct Session<'a> {
     fits: Vec<FitReport>,
     notes: Vec<String>,
     spreads: Vec<Uncertainty>,
-    /// Titles of the kernels that were measured.
-    fitted: Vec<String>,
     /// Told what comes next; says whether to go on.
     progress: &'a mut dyn FnMut(&str) -> bool,
 }
@@ -131,15 +129,8 @@ pub fn calibrate(
         format!("{} x {} ({}), measured {date}", identity.devices, identity.device, identity.versions);
     (cluster.nodes, cluster.gpus_per_node, cluster.network) = (1, identity.devices, None);
     cluster.device.name.clone_from(&identity.device);
-    let mut session = Session {
-        machine,
-        cluster,
-        fits: Vec::new(),
-        notes: Vec::new(),
-        spreads: Vec::new(),
-        fitted: Vec::new(),
-        progress,
-    };
+    let mut session =
+        Session { machine, cluster, fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress };
     session.launches(date)?;
     session.kernels(date)?;
     session.memory(date)?;
@@ -154,9 +145,6 @@ pub fn calibrate(
         }
     } else {
         session.notes.push("one device: links stay as in the base cluster, unmeasured".into());
-    }
-    if session.machine.is_cold() {
-        session.as_sustained();
     }
     let Session { mut cluster, fits, notes, spreads, .. } = session;
     cluster.calibration = Some(Calibration {
@@ -185,23 +173,6 @@ impl Session<'_> {
         let repeats = self.machine.sizes().repeats;
         let runs = self.machine.run(plan, Launching::Stepwise, repeats)?;
         Ok(Sample { probe, factors, seconds: pick(&runs.timeline), spread: runs.spread() })
-    }
-
-    /// Turns kernels that were measured at the highest clock into those of sustained load, which is what a cluster gives.
-    fn as_sustained(&mut self) {
-        let Some(boost) = self.cluster.device.power.as_ref().map(|power| power.boost) else {
-            self.notes.push("no clock was measured: kernels are as fast as after a rest".into());
-            return;
-        };
-        for row in self.cluster.kernels.iter_mut().filter(|row| self.fitted.contains(&row.title())) {
-            let boost = row.boost.unwrap_or(boost);
-            row.rate.0 /= boost;
-            for time in [&mut row.prologue, &mut row.epilogue, &mut row.call, &mut row.carry] {
-                *time = SimTime::from_secs_f64(time.as_secs_f64() * boost);
-            }
-            row.source +=
-                &format!(", at the highest clock; here for sustained load, {boost:.3} times as long");
-        }
     }
 
     fn launches(&mut self, date: &str) -> Result<(), CalibrateError> {
@@ -250,7 +221,6 @@ impl Session<'_> {
     }
 
     fn set_kernel(&mut self, row: KernelRow) {
-        self.fitted.push(row.title());
         let rows = &mut self.cluster.kernels;
         let same = |known: &KernelRow| {
             (known.pass, known.dtype, known.head_dim) == (row.pass, row.dtype, row.head_dim)

@@ -170,8 +170,6 @@ impl Launching {
 pub enum Duty {
     /// For long, without a pause.
     Sustained,
-    /// After a rest, for a short time.
-    Cold,
     /// For long, with a pause of this length after each repeat.
     Resting(SimTime),
 }
@@ -227,11 +225,6 @@ pub trait Machine {
         if launching == Launching::Virtual { Load::Virtual } else { Load::Sustained }
     }
 
-    /// Whether what can be measured after a rest is: a clock at its highest is the same for every call, chip and hour.
-    fn is_cold(&self) -> bool {
-        false
-    }
-
     /// What executing `plan` moves beyond what the plan counts, so that its time says nothing of a prediction; `None` for
     /// most plans.
     fn beyond(&self, _plan: &Plan) -> Option<String> {
@@ -265,7 +258,8 @@ pub trait Machine {
     /// [`MachineError`] as the executor gave up.
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError>;
 
-    /// Whether a power limit sets the clock, so that [`Machine::run_at`] knows all of [`Duty`].
+    /// Whether a power limit sets the clock. Then calibration wants [`Machine::run`] to let short runs follow a rest, so that
+    /// their clock is the highest, and [`Machine::run_at`] to know all of [`Duty`].
     fn has_power_limit(&self) -> bool {
         false
     }

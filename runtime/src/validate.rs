@@ -204,11 +204,15 @@ fn compare(
     Ok(Ok(loaded(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread)))))
 }
 
-/// The cluster with a device for every virtual rank.
+/// The cluster with a device for every virtual rank, all as fast as the first, which computes for all.
 fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
     let mut cluster = cluster.clone();
     if point.launching == Launching::Virtual {
         cluster.gpus_per_node = cluster.gpus_per_node.max(point.cp);
+        if let Some(power) = &mut cluster.device.power {
+            power.speeds.truncate(1);
+            power.cold_speeds.truncate(1);
+        }
     }
     cluster
 }

@@ -56,10 +56,6 @@ pub struct CalibrateArgs {
     /// What is measured.
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
-    /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest of their own length, at
-    /// the highest clock [default: sustained].
-    #[arg(long, value_enum)]
-    pub load: Option<LoadArg>,
     /// Cluster that gives what is not measured: memory, peaks, topology [default: by the device's name].
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub base: Option<String>,
@@ -86,8 +82,8 @@ pub struct ValidateArgs {
     /// What executes the plans.
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
-    /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest of their own length, at
-    /// the highest clock [default: sustained].
+    /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest, at the highest clock
+    /// [default: cold where the cluster knows that clock].
     #[arg(long, value_enum)]
     pub load: Option<LoadArg>,
     /// Only these schedules [default: all].

@@ -13,7 +13,7 @@ use crate::{interrupt, measured, output};
 /// Measures and writes the cluster.
 pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
     output::check_targets([&args.output, &args.samples])?;
-    let mut machine = measured::machine(args.backend, args.load)?;
+    let mut machine = measured::machine(args.backend, true)?;
     let base = measured::base(args.base.as_deref(), args.backend, &machine.identity().device)?;
     let stop = interrupt::flag()?;
     let bar = ProgressBar::new_spinner().with_style(ProgressStyle::default_spinner());

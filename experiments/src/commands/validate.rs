@@ -8,13 +8,14 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_runtime::machine::{Launching, Machine};
 use ringlab_runtime::validate::{self, Class, Compared, Filter, Point, Report};
+use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::units::SimTime;
 use serde::Serialize;
 
 use super::Outcome;
-use crate::args::{LoadArg, PassArg, ValidateArgs, schedules};
+use crate::args::{LoadArg, MachineArg, PassArg, ValidateArgs, schedules};
 use crate::charts::{self, Kind, Request, Table};
 use crate::figures::Picture;
 use crate::grid::grid;
@@ -36,12 +37,9 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.plot])?;
     check_bounds(args)?;
-    let mut machine = measured::machine(args.backend, args.load)?;
     let cluster = presets::cluster(&args.cluster)?;
+    let mut machine = measured::machine(args.backend, is_cold(args, &cluster)?)?;
     measured::check_cluster(&cluster, machine.as_ref())?;
-    if args.load == Some(LoadArg::Cold) && cluster.device.power.is_none() {
-        bail!("{} has no [device.power], so how fast it computes after a rest is not known", cluster.name);
-    }
     let identity = machine.identity();
     let real = real_ranks(args, machine.as_ref())?;
     let filter = filter(args, real)?;
@@ -82,6 +80,20 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     } else {
         Outcome::Failed
     })
+}
+
+/// Whether short runs are measured after a rest.
+fn is_cold(args: &ValidateArgs, cluster: &Cluster) -> Result<bool> {
+    let is_known = cluster.device.power.is_some();
+    match args.load {
+        Some(_) if args.backend == MachineArg::Cpu => {
+            bail!("--load is for GPUs (--backend cuda): nothing is known of a power limit of this processor")
+        }
+        Some(LoadArg::Cold) if !is_known => {
+            bail!("{} has no [device.power], so how fast it computes after a rest is not known", cluster.name)
+        }
+        load => Ok(is_known && load != Some(LoadArg::Sustained)),
+    }
 }
 
 fn check_bounds(args: &ValidateArgs) -> Result<()> {

@@ -136,8 +136,14 @@ mod tests {
 
     /// A clock that rises where devices rest.
     fn add_power_limit(cluster: &mut Cluster) {
-        cluster.device.power =
-            Some(Power { boost: 1.5, idle: 0.17, exponent: 1.0, speeds: Vec::new(), source: "test".into() });
+        cluster.device.power = Some(Power {
+            boost: 1.5,
+            idle: 0.17,
+            exponent: 1.0,
+            speeds: Vec::new(),
+            cold_speeds: Vec::new(),
+            source: "test".into(),
+        });
     }
 
     /// On links that are slow, fast and free, with two kernels, and with a clock that rises: the bound of every candidate is

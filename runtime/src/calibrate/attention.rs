@@ -4,7 +4,7 @@ use ringlab_sim::config::cluster::{Items, KernelFigure, KernelId, KernelRow, Qua
 use ringlab_sim::cost::{self, Heads};
 use ringlab_sim::mask::{Documents, Mask, Pattern};
 use ringlab_sim::problem::{Pass, Shape};
-use ringlab_sim::tiles;
+use ringlab_sim::tiles::{self, TileProfile};
 use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::tokens::{Progression, TokenSet};
 use ringlab_sim::units::{FlopsPerSec, SimTime};
@@ -84,7 +84,7 @@ fn probes_of(kernels: &[MachineKernel], kernel: &MachineKernel, sizes: &[u64]) -
 }
 
 /// Whether `kernel` is the one of `kernels` that a call is launched with, and the call one that it is fitted to.
-fn is_launched(
+pub(super) fn is_launched(
     kernels: &[MachineKernel],
     kernel: &MachineKernel,
     pattern: Pattern,
@@ -101,6 +101,24 @@ fn is_launched(
     let profile = tiles::profile(&mask, &q, &kv, general.tile);
     let visited = profile.total.full + profile.total.partial;
     used_for.takes(keys, visited, visited + profile.empty) == kernel.used_for.is_some()
+}
+
+/// The tiles of a call for one head, and its heads.
+pub(super) fn work(
+    kernel: &MachineKernel,
+    shape: Shape,
+    pattern: Pattern,
+    size: (u64, u64),
+) -> (TileProfile, Heads) {
+    let (mask, [q, kv]) = geometry(pattern, size);
+    let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
+    match kernel.items {
+        Items::QueryTiles => (tiles::profile(&mask, &q, &kv, kernel.tile), Heads::separate(heads)),
+        Items::KeyTiles => (
+            tiles::key_profile(&mask, &q, &kv, kernel.tile),
+            Heads { separate: kv_heads, shared: heads / kv_heads },
+        ),
+    }
 }
 
 /// The first queries against the first keys of one sequence.
@@ -209,15 +227,7 @@ impl Session<'_> {
         (queries, keys): (u64, u64),
         (calls, carried): (f64, f64),
     ) -> Vec<f64> {
-        let (mask, [q, kv]) = geometry(pattern, (queries, keys));
-        let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
-        let (profile, heads) = match kernel.items {
-            Items::QueryTiles => (tiles::profile(&mask, &q, &kv, kernel.tile), Heads::separate(heads)),
-            Items::KeyTiles => (
-                tiles::key_profile(&mask, &q, &kv, kernel.tile),
-                Heads { separate: kv_heads, shared: heads / kv_heads },
-            ),
-        };
+        let (profile, heads) = work(kernel, shape, pattern, (queries, keys));
         let [fixed, full, partial] = cost::weights(&profile, heads, self.cluster.device.sms);
         if is_single(kernel) {
             return vec![calls, calls * fixed, calls * (full + partial)];

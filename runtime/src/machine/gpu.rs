@@ -20,11 +20,12 @@ use crate::inputs::Inputs;
 /// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
 /// schedules run the last.
 pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
-/// A plan that may take longer than this is not measured cold: the clock of an H200 falls after 75 ms of full load.
-const BURST: f64 = 0.075;
+/// A plan that may take longer than this is not measured cold: under full load an H200 keeps its clock for 75 ms in the
+/// forward, and for less than 50 ms in the backward.
+const BURST: f64 = 0.05;
 /// Rest after each run that is measured cold, over its length: runs of 33 ms with as long a rest had the clock as low as
-/// 1605 MHz.
-const RESTS: f64 = 3.0;
+/// 1605 MHz, and with three times as long a rest some of 36 ms were still slower than others by a tenth.
+const RESTS: f64 = 6.0;
 /// The same beyond that.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Between plans that are measured cold.
@@ -33,8 +34,6 @@ const BREATH: Duration = Duration::from_millis(100);
 const SURELY: f64 = 500e12;
 /// Without work for so long, a GPU's clock is at its highest again.
 const REST: Duration = Duration::from_millis(500);
-/// Under a load with pauses for so long, its mean power has settled.
-const SETTLED: Duration = Duration::from_millis(1500);
 /// Load before plans that compute nothing.
 const BRIEFLY: Duration = Duration::from_millis(100);
 /// Tokens and calls of the chain that shows what lies between two calls.
@@ -46,14 +45,16 @@ pub struct GpuMachine {
     kernels: Vec<MachineKernel>,
     options: Options,
     is_cold: bool,
+    /// Whether what ran last was long.
+    is_hot: bool,
     _contexts: Contexts,
     /// The last inputs that were made: plans of one size share them.
     inputs: Option<(String, Inputs)>,
 }
 
 impl GpuMachine {
-    /// Finds the GPUs and their kernels. `is_cold`: runs of up to some 50 ms follow a rest of their own length, so that no
-    /// power limit lowers the clock; longer ones are measured under lasting load all the same.
+    /// Finds the GPUs and their kernels. `is_cold`: runs of up to some 50 ms follow a rest of several times their length, so
+    /// that no power limit lowers the clock; longer ones are measured under lasting load all the same.
     ///
     /// # Errors
     /// No driver, no GPU.
@@ -66,7 +67,7 @@ impl GpuMachine {
         let kernels = super::rows::all(device.target());
         let options = Options { collect: false, recording: Recording::Operations, ..options };
         let contexts = Contexts::open(&options, devices as usize)?;
-        Ok(Self { identity, kernels, options, is_cold, _contexts: contexts, inputs: None })
+        Ok(Self { identity, kernels, options, is_cold, is_hot: false, _contexts: contexts, inputs: None })
     }
 
     fn execute(
@@ -160,13 +161,9 @@ impl Machine for GpuMachine {
         }
     }
 
-    fn is_cold(&self) -> bool {
-        self.is_cold
-    }
-
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
         if self.load(plan, launching) == Load::Cold {
-            thread::sleep(BREATH);
+            thread::sleep(if std::mem::take(&mut self.is_hot) { REST } else { BREATH });
             let rest = Duration::from_secs_f64(RESTS * lasts(plan, launching)) + PAUSE;
             let options = Options { repeats, rest, sustain: Duration::ZERO, ..self.options.clone() };
             return self.execute(plan, launching, &options);
@@ -175,6 +172,7 @@ impl Machine for GpuMachine {
         let loads = plan.programs.iter().any(|program| program.ops.iter().any(attends));
         // Nothing else heats a GPU up.
         let sustain = if loads { self.options.sustain } else { self.options.sustain.min(BRIEFLY) };
+        self.is_hot |= loads;
         self.execute(plan, launching, &Options { sustain, repeats, ..self.options.clone() })
     }
 
@@ -185,15 +183,10 @@ impl Machine for GpuMachine {
 
     fn run_at(&mut self, plan: &Plan, duty: Duty, repeats: u32) -> Result<Runs, MachineError> {
         let options = Options { repeats, ..self.options.clone() };
+        self.is_hot = true;
         let options = match duty {
             Duty::Sustained => options,
-            Duty::Cold => {
-                thread::sleep(REST);
-                Options { warmup: 1, sustain: Duration::ZERO, ..options }
-            }
-            Duty::Resting(pause) => {
-                Options { rest: Duration::from_secs_f64(pause.as_secs_f64()), sustain: SETTLED, ..options }
-            }
+            Duty::Resting(pause) => Options { rest: Duration::from_secs_f64(pause.as_secs_f64()), ..options },
         };
         self.execute(plan, Launching::Stepwise, &options)
     }

@@ -60,6 +60,8 @@ pub struct Call {
     pub heaviest: f64,
     /// Time before the first item and after the last, on the clock and not on an SM.
     pub around: f64,
+    /// Sum over the visited tiles, each of a full one's time: what multiplies matrices.
+    pub tiles: f64,
 }
 
 impl Kernel {
@@ -118,11 +120,22 @@ impl Kernel {
             lightest: (fixed + tiles(profile.lightest)) * shared,
             heaviest: (fixed + tiles(profile.heaviest)) * shared,
             around: self.around,
+            tiles: (profile.total.full + profile.total.partial) as f64
+                * self.full_tile
+                * shared
+                * heads.separate as f64,
         }
     }
 }
 
 impl Call {
+    /// Share of the time of `sms` SMs, while the call lasts, in which matrices are multiplied: from 0 to 1. What else an SM
+    /// does takes little power.
+    pub fn activity(&self, sms: u32) -> f64 {
+        let time = self.time(sms).0 as f64 * f64::from(sms.max(1));
+        if time > 0.0 { (self.tiles / time).min(1.0) } else { 0.0 }
+    }
+
     /// How long the call takes on `sms` SMs; nothing without items.
     pub fn time(&self, sms: u32) -> SimTime {
         if self.items == 0 {

@@ -153,6 +153,8 @@ pub struct Machine {
     power: Option<Power>,
     /// By rank, over the rates of the kernels; empty for those.
     speeds: Vec<f64>,
+    /// By rank, what it reaches of the boosts; empty for all of it.
+    reaches: Vec<f64>,
 }
 
 impl Machine {
@@ -196,6 +198,7 @@ impl Machine {
             conditions: None,
             power,
             speeds: Vec::new(),
+            reaches: Vec::new(),
         })
     }
 
@@ -241,6 +244,7 @@ impl Machine {
     /// [`SimError`] if the plan does not fit the machine or never ends.
     pub fn replay(&mut self, plan: &Plan, measured: &Timeline) -> Result<Timeline, SimError> {
         self.speeds.clear();
+        self.reaches.clear();
         let mut done = Vec::with_capacity(plan.op_count());
         let makespan = run(plan, self, &mut done, Some(measured))?;
         recorder::timeline(plan, &mut self.costs, done, makespan)
@@ -285,8 +289,21 @@ fn run<R: Recorder>(
     recorder: &mut R,
     measured: Option<&Timeline>,
 ) -> Result<SimTime, SimError> {
-    let Machine { ranks, host, options, costs, tasks, lanes, flows, queue, sms, conditions, speeds, .. } =
-        machine;
+    let Machine {
+        ranks,
+        host,
+        options,
+        costs,
+        tasks,
+        lanes,
+        flows,
+        queue,
+        sms,
+        conditions,
+        speeds,
+        reaches,
+        ..
+    } = machine;
     if plan.ranks() > *ranks {
         return Err(SimError::TooManyRanks { ranks: plan.ranks(), prepared: *ranks });
     }
@@ -298,9 +315,10 @@ fn run<R: Recorder>(
     flows.reset(plan.transport, plan.ranks());
     if conditions.is_some() || !speeds.is_empty() {
         let disturbed = |rank, op| conditions.as_ref().map_or(1.0, |c| c.of_operation(rank, op));
-        let speed = |rank| speeds.get(rank as usize).copied().unwrap_or(1.0);
+        let of = |list: &[f64], rank: Rank| list.get(rank as usize).copied().unwrap_or(1.0);
         tasks.stretch(plan, |rank, op, boost| {
-            disturbed(rank, op) / boost.map_or(1.0, |boost| speed(rank).min(boost))
+            let clock = boost.map_or(1.0, |boost| of(speeds, rank).min(boost * of(reaches, rank)));
+            disturbed(rank, op) / clock
         });
     }
     if conditions.is_some()

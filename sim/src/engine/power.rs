@@ -1,7 +1,7 @@
 //! Clocks under a power limit: how fast a rank computes follows from how busy it is, and that from how fast all compute.
 //!
-//! Each run of a plan gives every rank's busy share, the part of the makespan in which its compute lane works, and
-//! [`Power::speed`] the speeds of the next run. Communication that nothing hides damps this: a faster rank is less
+//! Each run of a plan gives every rank's busy share, the part of its SMs' time in which its calls multiply matrices
+//! ([`Call::activity`](crate::cost::Call::activity)), and [`Power::speed`] the speeds of the next run. Communication that nothing hides damps this: a faster rank is less
 //! busy, and faster again, by about 0.4 of the step before. After two steps the limit is therefore extrapolated by
 //! Aitken's delta-squared, and one more run corrects it.
 //!
@@ -10,9 +10,9 @@
 
 use serde::Serialize;
 
-use super::{Done, Machine, Recorder, SimError, run};
+use super::{Discard, Done, Machine, Recorder, SimError, run};
 use crate::config::cluster::Power;
-use crate::plan::Plan;
+use crate::plan::{Plan, Rank};
 use crate::units::{Bytes, SimTime};
 
 /// How the devices were loaded before the run.
@@ -36,10 +36,17 @@ const PROBES: usize = 3;
 /// Finds the speeds at which the machine's ranks run `plan`.
 pub(super) fn settle(plan: &Plan, machine: &mut Machine) -> Result<(), SimError> {
     machine.speeds.clear();
+    machine.reaches.clear();
     let Some(power) = machine.power.clone() else { return Ok(()) };
-    let ranks = plan.ranks() as usize;
+    if !power.cold_speeds.is_empty() {
+        machine.speeds.resize(plan.ranks() as usize, power.boost);
+        let lasts = run(plan, machine, &mut Discard, None)?;
+        machine.reaches.extend((0..plan.ranks()).map(|rank| power.reach_of(rank, lasts)));
+        machine.speeds.clear();
+    }
     if machine.options.load == Load::Cold {
-        machine.speeds.resize(ranks, power.boost);
+        let reach = |rank| machine.reaches.get(rank as usize).copied().unwrap_or(1.0);
+        machine.speeds.extend((0..plan.ranks() as usize).map(|rank| power.boost * reach(rank as Rank)));
         return Ok(());
     }
     machine.speeds.extend((0..plan.ranks()).map(|rank| power.speed_of(rank, 1.0)));
@@ -71,10 +78,9 @@ pub(super) fn settle(plan: &Plan, machine: &mut Machine) -> Result<(), SimError>
 
 /// Runs `plan` at the present speeds; returns those that its busy shares allow.
 fn probe(plan: &Plan, machine: &mut Machine, power: &Power) -> Result<Vec<f64>, SimError> {
-    let mut busy = Busy(vec![SimTime::ZERO; plan.ranks() as usize]);
-    let makespan = run(plan, machine, &mut busy, None)?;
-    let share = |t: &SimTime| if makespan == SimTime::ZERO { 0.0 } else { t.0 as f64 / makespan.0 as f64 };
-    Ok((0..).zip(&busy.0).map(|(rank, t)| power.speed_of(rank, share(t).min(1.0))).collect())
+    let makespan = run(plan, machine, &mut Discard, None)?.0 as f64;
+    let share = |rank| if makespan > 0.0 { machine.tasks.multiplying(plan, rank) / makespan } else { 0.0 };
+    Ok((0..plan.ranks()).map(|rank| power.speed_of(rank, share(rank).min(1.0))).collect())
 }
 
 /// The speed of the first GPU where it runs all ranks: it rests while it copies their messages.
@@ -83,13 +89,14 @@ fn one_by_one(plan: &Plan, machine: &mut Machine, power: &Power) -> Result<f64, 
     machine.speeds.fill(1.0);
     let mut busy = Busy(vec![SimTime::ZERO; plan.ranks() as usize]);
     run(plan, machine, &mut busy, None)?;
-    let computing: f64 = busy.0.iter().map(|t| t.as_secs_f64()).sum();
+    let computing = busy.0.iter().map(|t| t.0 as f64).sum::<f64>();
+    let multiplying = (0..plan.ranks()).map(|rank| machine.tasks.multiplying(plan, rank)).sum::<f64>();
     let bytes: Bytes = plan.messages.iter().map(|m| m.bytes).sum();
-    let copying = machine.costs.copy_time(bytes).as_secs_f64();
+    let copying = machine.costs.copy_time(bytes).0 as f64;
     let mut speed = 1.0;
     for _ in 0..STEPS {
-        let now = computing / speed;
-        speed = power.speed_of(0, if now > 0.0 { now / (now + copying) } else { 1.0 });
+        let all = computing / speed + copying;
+        speed = power.speed_of(0, if all > 0.0 { (multiplying / speed / all).min(1.0) } else { 1.0 });
     }
     Ok(speed)
 }

@@ -10,7 +10,7 @@
 use super::SimError;
 use crate::config::cluster::{Grid, Host};
 use crate::cost::{Costs, Kernels};
-use crate::plan::{LANES, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
+use crate::plan::{BlockId, LANES, MaskId, NO_OP, Op, OpId, OpKind, Plan, Program, Rank, Transport};
 use crate::timeline::Timeline;
 use crate::units::SimTime;
 
@@ -70,6 +70,8 @@ pub(super) struct Task {
     pub kind: TaskKind,
     /// The most by which a faster clock speeds it up: not at all where it only streams memory.
     boost: f64,
+    /// Share of its SMs' time in which it multiplies matrices.
+    activity: f32,
     /// Whether the next task of the lane is posted together with this one.
     pub joined: bool,
 }
@@ -82,6 +84,7 @@ const BLANK: Task = Task {
     wait_count: 0,
     kind: TaskKind::Memory,
     boost: 1.0,
+    activity: 0.0,
     joined: false,
 };
 
@@ -185,6 +188,15 @@ impl Tasks {
         }
     }
 
+    /// Picoseconds in which a rank of `plan` multiplies matrices on all its SMs.
+    pub fn multiplying(&self, plan: &Plan, rank: Rank) -> f64 {
+        let count = plan.programs[rank as usize].ops.len() as OpId;
+        let tasks = (0..count).map(|op| self.get(rank, op));
+        tasks
+            .map(|task| if task.activity > 0.0 { task.work as f64 * f64::from(task.activity) } else { 0.0 })
+            .sum()
+    }
+
     /// Makes room: rows of the programs that are that long.
     fn lay_out(&mut self, plan: &Plan) -> Result<(), SimError> {
         let (operations, limit) = (plan.op_count(), END as usize);
@@ -280,9 +292,9 @@ impl Loader<'_> {
         let launched = host.clock.0;
         tasks.link(rank, index, lane, joined);
         let (waits, wait_count) = tasks.reduce_waits(rank, op);
-        let (kind, work, boost) = self.work(program, index)?;
-        tasks.has_queues |= kind == TaskKind::Call(Grid::PersistentQueue);
-        *tasks.get_mut(rank, index) = Task { launched, work, waits, wait_count, kind, boost, ..BLANK };
+        let work = self.work(program, index)?;
+        tasks.has_queues |= work.kind == TaskKind::Call(Grid::PersistentQueue);
+        *tasks.get_mut(rank, index) = Task { launched, waits, wait_count, ..work };
         Ok(())
     }
 
@@ -311,43 +323,51 @@ impl Loader<'_> {
         }
     }
 
-    /// The duration, or the message, and the most by which a clock speeds it up.
-    fn work(&mut self, program: &Program, index: OpId) -> Result<(TaskKind, u64, f64), SimError> {
+    /// The duration, or the message, and what a clock makes of it; nothing of when it may begin.
+    fn work(&mut self, program: &Program, index: OpId) -> Result<Task, SimError> {
         let kind = &program.ops[index as usize].kind;
-        let mut boost = f64::INFINITY;
-        let (kind, duration) = match *kind {
+        let task = |kind, work: SimTime| Task { kind, work: work.0, boost: f64::INFINITY, ..BLANK };
+        Ok(match *kind {
             OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
-                return Ok((TaskKind::Transfer, u64::from(message), boost));
+                task(TaskKind::Transfer, SimTime(u64::from(message)))
             }
             OpKind::Attend { q_block, kv_block, mask, .. }
             | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
-                let kernels = match self.kernels {
-                    Some(kernels) => kernels,
-                    None => *self.kernels.insert(self.costs.kernels(self.plan)?),
-                };
-                let blocks = (q_block, kv_block, mask);
-                let kernel = self.costs.choose(self.plan, &kernels, blocks);
-                boost = kernel.boost();
-                let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
-                let call = self.costs.call(self.plan, &kernel, blocks, carries);
-                // A grid of fewer thread blocks than there are SMs leaves some free.
-                let leaves_room = call.items < u64::from(self.costs.sms());
-                let grid = match kernel.grid() {
-                    Grid::PersistentQueue if leaves_room => Grid::PerItem,
-                    grid => grid,
-                };
-                (TaskKind::Call(grid), call.time(self.costs.sms()))
+                self.attention(program, index, (q_block, kv_block, mask))?
             }
             OpKind::Scores(scores) => {
                 let is_product = scores.product().is_some();
                 let product = if is_product { TaskKind::Call(Grid::PerItem) } else { TaskKind::Memory };
-                (product, self.costs.scores_time(self.plan, program, &scores))
+                let activity = f32::from(u8::from(is_product));
+                let time = self.costs.scores_time(self.plan, program, &scores);
+                Task { activity, ..task(product, time) }
             }
             // The last attention call or merge does it on its way out.
-            OpKind::Finish { .. } | OpKind::Project(_) => (TaskKind::Memory, SimTime::ZERO),
-            _ => (TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
+            OpKind::Finish { .. } | OpKind::Project(_) => task(TaskKind::Memory, SimTime::ZERO),
+            _ => task(TaskKind::Memory, self.costs.memory_time(self.plan, program, kind)),
+        })
+    }
+
+    fn attention(
+        &mut self,
+        program: &Program,
+        index: OpId,
+        blocks: (BlockId, BlockId, MaskId),
+    ) -> Result<Task, SimError> {
+        let kernels = match self.kernels {
+            Some(kernels) => kernels,
+            None => *self.kernels.insert(self.costs.kernels(self.plan)?),
         };
-        Ok((kind, duration.0, boost))
+        let kernel = self.costs.choose(self.plan, &kernels, blocks);
+        let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
+        let (call, sms) = (self.costs.call(self.plan, &kernel, blocks, carries), self.costs.sms());
+        let grid = match kernel.grid() {
+            // A grid of fewer thread blocks than there are SMs leaves some free.
+            Grid::PersistentQueue if call.items < u64::from(sms) => Grid::PerItem,
+            grid => grid,
+        };
+        let (kind, work) = (TaskKind::Call(grid), call.time(sms).0);
+        Ok(Task { kind, work, boost: kernel.boost(), activity: call.activity(sms) as f32, ..BLANK })
     }
 }
 

@@ -20,7 +20,14 @@ const CALL: u64 = CHUNK * CHUNK;
 fn limited(ranks: u32, power: (f64, f64, f64)) -> Cluster {
     let mut cluster = support::ideal(ranks);
     let (boost, idle, exponent) = power;
-    cluster.device.power = Some(Power { boost, idle, exponent, speeds: Vec::new(), source: "test".into() });
+    cluster.device.power = Some(Power {
+        boost,
+        idle,
+        exponent,
+        speeds: Vec::new(),
+        cold_speeds: Vec::new(),
+        source: "test".into(),
+    });
     cluster
 }
 
@@ -45,6 +52,19 @@ fn ranks_that_never_rest_take_as_long_as_without_a_limit() {
         assert_eq!(time, SimTime(u64::from(ranks) * CALL));
         assert_eq!(machine.speeds(), vec![1.0; ranks as usize]);
     }
+}
+
+#[test]
+fn what_calls_do_besides_multiplying_saves_power() {
+    // Work items of one query each, half of whose time is their prologue: d = 1/2, so with idle = 0.2 and exponent 2 the
+    // speed is the root of 0.9 / 0.5.
+    let mut cluster = limited(2, (2.0, 0.2, 2.0));
+    cluster.kernels.iter_mut().for_each(|row| row.prologue = SimTime(CHUNK));
+    let mut machine = machine(&cluster, 2);
+    let time = simulate_with(&ring(Pattern::Full, 2), &mut machine, &mut Discard).unwrap();
+    let speed = 1.8_f64.sqrt();
+    machine.speeds().iter().for_each(|&found| assert_near(found, speed, 1e-6));
+    assert_eq!(time, SimTime(2 * (2.0 * CALL as f64 / speed).round() as u64));
 }
 
 #[test]
@@ -144,6 +164,30 @@ fn chips_differ() {
     assert_eq!(time, SimTime(2 * (CALL as f64 / 0.8).round() as u64));
     assert_near(machine.speeds()[0], (1.25_f64.powi(4) / 0.8).cbrt(), 1e-3);
     assert_eq!(machine.speeds()[1], 0.8);
+}
+
+#[test]
+fn chips_differ_after_a_rest_too() {
+    // Far longer than a millisecond, and far shorter.
+    for (scale, reached) in [(1_000_000.0, [0.9, 1.2]), (1.0, [1.0, 1.0])] {
+        let mut cluster = limited(2, (1.25, 0.17, 2.5));
+        cluster.kernels.iter_mut().for_each(|row| row.rate.0 /= scale);
+        cluster.device.power.as_mut().unwrap().cold_speeds = vec![0.9, 1.2];
+        let cold = SimOptions { load: Load::Cold, ..SimOptions::default() };
+        let mut machine = Machine::new(&cluster, 2, &cold).unwrap();
+        let time = simulate_with(&ring(Pattern::Full, 2), &mut machine, &mut Discard).unwrap();
+        assert_near(time.0 as f64, 2.0 * CALL as f64 * scale / (1.25 * reached[0]), 2e-3);
+        machine
+            .speeds()
+            .iter()
+            .zip(reached)
+            .for_each(|(&speed, reach)| assert_near(speed, 1.25 * reach, 2e-3));
+        // Under lasting load nothing is faster than after a rest.
+        cluster.kernels.iter_mut().for_each(|row| row.boost = Some(1.0));
+        let mut machine = Machine::new(&cluster, 2, &SimOptions::default()).unwrap();
+        let time = simulate_with(&ring(Pattern::Full, 2), &mut machine, &mut Discard).unwrap();
+        assert_near(time.0 as f64, 2.0 * CALL as f64 * scale / reached[0], 2e-3);
+    }
 }
 
 #[test]

@@ -44,8 +44,14 @@ const DEVICE: Keys = &[
 ];
 const PEAK: Keys = &[("bf16", RATE), ("fp16", RATE), ("fp8", RATE), ("tf32", RATE), ("fp32", RATE)];
 const REACHED: Keys = &[("matmul", RATE), ("hbm", "\"3 TB/s\""), ("call", TIME), SOURCE];
-const POWER: Keys =
-    &[("boost", "1.127"), ("idle", "0.17"), ("exponent", "2.5"), ("speeds", "[1.02, 0.98]"), SOURCE];
+const POWER: Keys = &[
+    ("boost", "1.127"),
+    ("idle", "0.17"),
+    ("exponent", "2.5"),
+    ("speeds", "[1.02, 0.98]"),
+    ("cold_speeds", "[1.02, 0.98]"),
+    SOURCE,
+];
 const HOST: Keys = &[("kernel_launch", TIME), ("copy_launch", TIME), ("nccl_launch", TIME), SOURCE];
 const FABRIC: Keys = &[
     SOURCE,
@@ -212,14 +218,15 @@ fn power(section: &Section<'_, '_>, gpus: u32) -> Result<Power, ConfigError> {
         boost: section.required("boost")?.real(1.0..=10.0)?,
         idle: at_rest,
         exponent: section.required("exponent")?.real(1.0..=10.0)?,
-        speeds: speeds(section, gpus)?,
+        speeds: speeds(section, "speeds", gpus)?,
+        cold_speeds: speeds(section, "cold_speeds", gpus)?,
         source: section.required("source")?.text()?,
     })
 }
 
-fn speeds(section: &Section<'_, '_>, gpus: u32) -> Result<Vec<f64>, ConfigError> {
-    let Some(field) = section.optional("speeds") else { return Ok(Vec::new()) };
-    let speeds = section.fields("speeds")?;
+fn speeds(section: &Section<'_, '_>, key: &'static str, gpus: u32) -> Result<Vec<f64>, ConfigError> {
+    let Some(field) = section.optional(key) else { return Ok(Vec::new()) };
+    let speeds = section.fields(key)?;
     if speeds.len() != gpus as usize {
         let message = format!("`{}` has {} entries for {gpus} GPUs of a node", field.path, speeds.len());
         return Err(field.error(message).with_hint("one for each, or leave it out: then all are alike"));
