@@ -15,6 +15,7 @@ mod tests;
 mod transfer;
 
 use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Uncertainty};
+use ringlab_sim::engine::Load;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
@@ -160,6 +161,11 @@ pub fn calibrate(
 impl Session<'_> {
     fn say(&mut self, what: &str) -> Result<(), CalibrateError> {
         if (self.progress)(what) { Ok(()) } else { Err(CalibrateError::Stopped) }
+    }
+
+    /// Whether a run of `plan` has the highest clock, or there is only one.
+    fn is_rested(&self, plan: &Plan) -> bool {
+        !self.machine.has_power_limit() || self.machine.load(plan, Launching::Stepwise) == Load::Cold
     }
 
     /// Measures `plan`, of which `pick` is the time that counts, in seconds.

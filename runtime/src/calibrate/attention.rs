@@ -3,9 +3,9 @@
 use ringlab_sim::config::cluster::{Items, KernelFigure, KernelId, KernelRow, Quantity};
 use ringlab_sim::cost::{self, Heads};
 use ringlab_sim::mask::{Documents, Mask, Pattern};
+use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Pass, Shape};
 use ringlab_sim::tiles::{self, TileProfile};
-use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::tokens::{Progression, TokenSet};
 use ringlab_sim::units::{FlopsPerSec, SimTime};
 
@@ -152,12 +152,14 @@ impl Session<'_> {
         let mut samples = Vec::new();
         for &(probe, tokens) in probes {
             self.say(&format!("{what}, {}, {tokens} tokens", probe.name()))?;
-            samples.push(match probe {
+            let sample = match probe {
                 Probe::Call(pattern) => self.call(kernel, shape, pattern, tokens)?,
                 Probe::Grouped(pattern) => self.call(kernel, grouped, pattern, tokens)?,
                 Probe::FewKeys => self.rectangle(kernel, shape, tokens)?,
                 Probe::Carried => self.carried(kernel, shape, tokens)?,
-            });
+            };
+            // What lasts too long for the highest clock says nothing of the others' constants.
+            samples.extend(sample);
         }
         let (fit, are_apart) =
             fitted(&samples).map_err(|source| CalibrateError::Fit { what: what.clone(), source })?;
@@ -177,7 +179,7 @@ impl Session<'_> {
         shape: Shape,
         pattern: Pattern,
         tokens: u64,
-    ) -> Result<Sample, CalibrateError> {
+    ) -> Result<Option<Sample>, CalibrateError> {
         let ranks = self.machine.identity().devices;
         let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks);
         let plan = plan.ok_or(CalibrateError::Sizes("attention"))?;
@@ -187,7 +189,7 @@ impl Session<'_> {
         } else {
             String::new()
         };
-        self.sample(format!("{pattern} {tokens}{kv}"), factors, &plan, |t| of_kind(t, kernel.span_kind()))
+        self.rested(format!("{pattern} {tokens}{kv}"), factors, &plan, kernel)
     }
 
     /// Many queries over few keys.
@@ -196,12 +198,12 @@ impl Session<'_> {
         kernel: &MachineKernel,
         shape: Shape,
         tokens: u64,
-    ) -> Result<Sample, CalibrateError> {
+    ) -> Result<Option<Sample>, CalibrateError> {
         let (_, keys) = Probe::FewKeys.size(tokens);
         let plan =
             probes::rectangle(shape, tokens, keys).ok_or(CalibrateError::Sizes("rectangular attention"))?;
         let factors = self.factors(kernel, shape, Pattern::Full, (tokens, keys), (1.0, 0.0));
-        self.sample(format!("full {tokens} x {keys}"), factors, &plan, |t| of_kind(t, SpanKind::Attend))
+        self.rested(format!("full {tokens} x {keys}"), factors, &plan, kernel)
     }
 
     /// [`CALLS`] calls that hand a state on: all but the first read it, all but the last leave it.
@@ -210,11 +212,25 @@ impl Session<'_> {
         kernel: &MachineKernel,
         shape: Shape,
         tokens: u64,
-    ) -> Result<Sample, CalibrateError> {
+    ) -> Result<Option<Sample>, CalibrateError> {
         let plan = probes::carried(shape, tokens * CALLS, CALLS).ok_or(CalibrateError::Sizes("carried"))?;
         let times = (CALLS as f64, 2.0 * (CALLS - 1) as f64);
         let factors = self.factors(kernel, shape, Pattern::Full, (tokens, tokens), times);
-        self.sample(format!("carried {tokens}"), factors, &plan, |t| of_kind(t, SpanKind::Attend))
+        self.rested(format!("carried {tokens}"), factors, &plan, kernel)
+    }
+
+    /// Calls of `kernel` at the highest clock; nothing if they last too long for that.
+    fn rested(
+        &mut self,
+        probe: String,
+        factors: Vec<f64>,
+        plan: &Plan,
+        kernel: &MachineKernel,
+    ) -> Result<Option<Sample>, CalibrateError> {
+        if !self.is_rested(plan) {
+            return Ok(None);
+        }
+        self.sample(probe, factors, plan, |t| of_kind(t, kernel.span_kind())).map(Some)
     }
 
     /// Factors of (call, work item, full tile, partial tile, carry) in `calls` equal calls that carry a state `carried`

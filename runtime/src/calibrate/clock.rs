@@ -4,6 +4,7 @@ use ringlab_sim::config::cluster::{KernelRow, Power, Quantity, Uncertainty};
 use ringlab_sim::cost::Kernel;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
+use ringlab_sim::problem::Pass;
 use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::units::SimTime;
 use statrs::statistics::{Data, OrderStatistics};
@@ -12,11 +13,14 @@ use super::attention::is_launched;
 use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
 use crate::machine::{Duty, Launching, MachineKernel, Runs};
 
-/// Calls that may stand for a kernel, the first that it is launched for: long enough that it multiplies nearly all the
-/// time, and after a rest done before the clock of an H200 falls.
-const CALLS: [(Pattern, u64); 4] = [
+/// Calls that may stand for a kernel under load, the first that it is launched for: in long ones hosts leave no pauses, and
+/// keys, queries and gradients lie in memory as they do in long runs.
+const LOADED: [(Pattern, u64); 3] =
+    [(Pattern::Full, 64 << 10), (Pattern::Causal, 16 << 10), (Pattern::Full, 2 << 10)];
+/// The same after a rest, the first that is done before the clock falls.
+const RESTED: [(Pattern, u64); 4] = [
     (Pattern::Full, 32 << 10),
-    (Pattern::Causal, 32 << 10),
+    (Pattern::Full, 24 << 10),
     (Pattern::Causal, 16 << 10),
     (Pattern::Full, 2 << 10),
 ];
@@ -25,7 +29,7 @@ const UNDER_LOAD: usize = 3;
 /// Repeats with pauses.
 const RESTING: u32 = 25;
 /// Share of the time that calls with pauses are meant to take; the host adds to the pauses, and what came out is measured.
-const BUSY: f64 = 0.9;
+const BUSY: f64 = 0.8;
 /// Exponents that a chip can have: leakage alone is below, a voltage that rises with the clock is within.
 const EXPONENTS: (f64, f64) = (1.5, 4.0);
 /// Power at rest over the limit of an H100 or H200 with 700 W, with kernels loaded: 120 W.
@@ -39,24 +43,28 @@ struct Timed {
     busy: f64,
 }
 
-/// One call of a kernel.
+/// Calls of a kernel.
 #[derive(Debug, Clone, PartialEq)]
 struct Times {
-    call: String,
-    sustained: Timed,
-    cold: Timed,
-    /// By device, under lasting load.
-    each: Vec<f64>,
-    /// By device, after a rest.
-    each_cold: Vec<f64>,
+    kernel: String,
+    /// Under load.
+    loaded: Timed,
+    /// The same after a rest, by the constants that were found.
+    unlimited_s: f64,
     /// With pauses, where that was measured.
     resting: Option<Timed>,
+    /// A shorter one after a rest.
+    rested: Timed,
+    /// By device, under load.
+    each: Vec<f64>,
+    /// By device, after a rest.
+    each_rested: Vec<f64>,
 }
 
 impl Times {
     fn are_measurable(&self) -> bool {
         let is_time = |t: &Timed| t.seconds > 0.0 && t.busy > 0.0;
-        [&self.sustained, &self.cold].into_iter().chain(&self.resting).all(is_time)
+        self.unlimited_s > 0.0 && [&self.loaded, &self.rested].into_iter().chain(&self.resting).all(is_time)
     }
 }
 
@@ -78,11 +86,8 @@ impl Session<'_> {
         let kernels = self.machine.kernels();
         let mut measured = Vec::new();
         for kernel in &kernels {
-            let takes = |&(pattern, tokens): &(Pattern, u64)| {
-                is_launched(&kernels, kernel, pattern, (tokens, tokens))
-            };
-            match CALLS.into_iter().find(takes) {
-                Some(call) => measured.push((kernel, self.times(&kernels, kernel, call)?)),
+            match self.times(&kernels, kernel)? {
+                Some(times) => measured.push((kernel, times)),
                 None => self.notes.push(format!("clock: no call of {} was measured", kernel.name)),
             }
         }
@@ -103,41 +108,63 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// `kernel` after a rest and under load; the longest full calls of the largest heads also with pauses.
+    /// `kernel` after a rest and under load; the forward of the largest heads also with pauses. `None` if it is launched for
+    /// none of the calls.
     fn times(
         &mut self,
         kernels: &[MachineKernel],
         kernel: &MachineKernel,
-        (pattern, tokens): (Pattern, u64),
-    ) -> Result<Times, CalibrateError> {
-        let identity = self.machine.identity();
-        let (sizes, ranks) = (self.machine.sizes(), identity.devices);
-        let shape = kernel.shape(sizes.heads);
-        let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks);
-        let plan = plan.ok_or(CalibrateError::Sizes("clock"))?;
-        let call = format!("{} {} {}, {pattern} {tokens}", kernel.pass, kernel.dtype, kernel.head_dim);
-        let activity = self.activity(kernel, (pattern, tokens));
-        let timed = |runs: &Runs| Timed {
+    ) -> Result<Option<Times>, CalibrateError> {
+        let is_launched =
+            |&(pattern, tokens): &(Pattern, u64)| is_launched(kernels, kernel, pattern, (tokens, tokens));
+        let (mut short, mut long) = (None, None);
+        for call in RESTED.into_iter().filter(is_launched) {
+            let plan = self.calls(kernel, call)?;
+            if short.is_none() && self.is_rested(&plan) {
+                short = Some((call, plan));
+            }
+        }
+        for call in LOADED.into_iter().filter(is_launched) {
+            long = long.or(Some((call, self.calls(kernel, call)?)));
+        }
+        let (Some((short, brief)), Some((long, lasting))) = (short, long) else { return Ok(None) };
+        let of = |runs: &Runs, activity: f64| Timed {
             seconds: of_kind(&runs.timeline, kernel.span_kind()),
             spread: runs.spread(),
             busy: (activity * runs.duty).min(1.0),
         };
-        self.say(&format!("clock after a rest, {call}"))?;
-        let cold = self.machine.run(&plan, Launching::Stepwise, sizes.repeats)?;
-        self.say(&format!("clock under load, {call}"))?;
-        let (sustained, each) = self.under_load(&plan)?;
+        let name = format!("{} {} {}", kernel.pass, kernel.dtype, kernel.head_dim);
+        self.say(&format!("clock after a rest, {name}, {} {} tokens", short.0, short.1))?;
+        let repeats = self.machine.sizes().repeats;
+        let rested = self.machine.run(&brief, Launching::Stepwise, repeats)?;
+        let each_rested = (0..brief.ranks()).map(|rank| computing_on(rank, &rested)).collect();
+        self.say(&format!("clock under load, {name}, {} {} tokens", long.0, long.1))?;
+        let (loaded, each) = self.under_load(&lasting)?;
+        let found = self.found(kernel, long);
         let largest = kernels.iter().map(|kernel| kernel.head_dim).max();
-        let rests = pattern == Pattern::Full && Some(kernel.head_dim) == largest;
+        let rests = (long.0, kernel.pass, Some(kernel.head_dim)) == (Pattern::Full, Pass::Forward, largest);
         let resting = if rests {
-            self.say(&format!("clock with pauses, {call}"))?;
-            let pause = sustained.timeline.makespan.as_secs_f64() * (1.0 / BUSY - 1.0);
+            self.say(&format!("clock with pauses, {name}"))?;
+            let pause = loaded.timeline.makespan.as_secs_f64() * (1.0 / BUSY - 1.0);
             let pause = Duty::Resting(SimTime::from_secs_f64(pause));
-            Some(timed(&self.machine.run_at(&plan, pause, RESTING)?))
+            Some(of(&self.machine.run_at(&lasting, pause, RESTING)?, found.activity))
         } else {
             None
         };
-        let each_cold = (0..ranks).map(|rank| computing_on(rank, &cold)).collect();
-        Ok(Times { call, sustained: timed(&sustained), cold: timed(&cold), each, each_cold, resting })
+        let loaded = of(&loaded, found.activity);
+        let rested = of(&rested, self.found(kernel, short).activity);
+        let unlimited_s = found.seconds;
+        Ok(Some(Times { kernel: name, loaded, unlimited_s, resting, rested, each, each_rested }))
+    }
+
+    /// One call of as many queries as keys on every rank.
+    fn calls(
+        &self,
+        kernel: &MachineKernel,
+        (pattern, tokens): (Pattern, u64),
+    ) -> Result<Plan, CalibrateError> {
+        let (shape, ranks) = (kernel.shape(self.machine.sizes().heads), self.machine.identity().devices);
+        probes::call(shape, kernel.pass, pattern, tokens, ranks).ok_or(CalibrateError::Sizes("clock"))
     }
 
     /// The median of the runs under load, and each device's time.
@@ -153,27 +180,29 @@ impl Session<'_> {
         Ok((runs.swap_remove(UNDER_LOAD / 2), each))
     }
 
-    /// Share of its SMs' time in which a call of `kernel` multiplies matrices, by the constants that were found.
-    fn activity(&self, kernel: &MachineKernel, (pattern, tokens): (Pattern, u64)) -> f64 {
-        let Some(row) = self.cluster.kernels.iter().find(|row| is_row_of(row, kernel)) else { return 1.0 };
-        let (sms, shape) = (self.cluster.device.sms, kernel.shape(self.machine.sizes().heads));
-        let (profile, heads) = super::attention::work(kernel, shape, pattern, (tokens, tokens));
-        Kernel::new(row, sms).call(&profile, heads, 0).activity(sms)
+    /// A call of `kernel` by the constants that were found.
+    fn found(&self, kernel: &MachineKernel, (pattern, tokens): (Pattern, u64)) -> Found {
+        let row = self.cluster.kernels.iter().find(|row| is_row_of(row, kernel));
+        row.map_or(Found { seconds: 0.0, activity: 1.0 }, |row| {
+            let (sms, shape) = (self.cluster.device.sms, kernel.shape(self.machine.sizes().heads));
+            let (profile, heads) = super::attention::work(kernel, shape, pattern, (tokens, tokens));
+            let call = Kernel::new(row, sms).call(&profile, heads, 0);
+            Found { seconds: call.time(sms).as_secs_f64(), activity: call.activity(sms) }
+        })
     }
 
     fn keep_clock(&mut self, power: Power, times: &[Times]) {
         let mut points = Vec::new();
         for t in times {
-            let unlimited = t.sustained.seconds * power.speed(t.sustained.busy);
-            let mut point = |how: &str, timed: &Timed, speed: f64| {
-                let (probe, fitted_s) = (format!("{} {how}", t.call), unlimited / speed);
+            let mut point = |how: String, timed: &Timed, fitted_s: f64| {
+                let probe = format!("{} {how}", t.kernel);
                 points.push(Point { probe, measured_s: timed.seconds, fitted_s, spread: timed.spread });
             };
-            point("under load", &t.sustained, power.speed(t.sustained.busy));
-            point("after a rest", &t.cold, boost(t, &power));
+            let how = |timed: &Timed| format!("multiplying for {:.1}% of the time", 100.0 * timed.busy);
+            let at_limit = |timed: &Timed| t.unlimited_s * boost(t, &power) / power.speed(timed.busy);
+            point(how(&t.loaded), &t.loaded, at_limit(&t.loaded));
             if let Some(resting) = &t.resting {
-                let how = format!("multiplying for {:.1}% of the time", 100.0 * resting.busy);
-                point(&how, resting, power.speed(resting.busy));
+                point(how(resting), resting, at_limit(resting));
             }
         }
         let residuals = || points.iter().map(|p| (p.fitted_s / p.measured_s - 1.0).abs());
@@ -197,10 +226,16 @@ impl Session<'_> {
     }
 }
 
+/// What a call takes, and its share of the SMs' time in which it multiplies matrices.
+struct Found {
+    seconds: f64,
+    activity: f64,
+}
+
 /// Rate after a rest over that of a device under load which multiplies without a pause.
 fn boost(times: &Times, power: &Power) -> f64 {
-    let now = times.sustained.seconds / times.cold.seconds;
-    rounded((now * power.speed(times.sustained.busy)).clamp(1.0, 10.0), 1000.0)
+    let now = times.loaded.seconds / times.unlimited_s;
+    rounded((now * power.speed(times.loaded.busy)).clamp(1.0, 10.0), 1000.0)
 }
 
 /// Turns constants of the highest clock into those of lasting load, which is what a cluster gives.
@@ -238,10 +273,9 @@ fn fitted(times: &[Times], idle: f64, date: &str) -> (Power, Vec<String>) {
     let mut notes = Vec::new();
     let with_pauses: Vec<(&Times, Timed)> = times.iter().filter_map(|t| Some((t, t.resting?))).collect();
     // At the limit the speed to the exponent is the headroom.
-    let saved = |(t, resting): &(&Times, Timed)| {
-        (headroom(idle, resting.busy) / headroom(idle, t.sustained.busy)).ln()
-    };
-    let gained = |(t, resting): &(&Times, Timed)| (t.sustained.seconds / resting.seconds).ln();
+    let saved =
+        |(t, resting): &(&Times, Timed)| (headroom(idle, resting.busy) / headroom(idle, t.loaded.busy)).ln();
+    let gained = |(t, resting): &(&Times, Timed)| (t.loaded.seconds / resting.seconds).ln();
     let sums = (with_pauses.iter().map(saved).sum::<f64>(), with_pauses.iter().map(gained).sum::<f64>());
     let shown = if sums.1 > 0.0 { sums.0 / sums.1 } else { f64::INFINITY };
     let exponent = rounded(shown.clamp(EXPONENTS.0, EXPONENTS.1), 100.0);
@@ -251,24 +285,24 @@ fn fitted(times: &[Times], idle: f64, date: &str) -> (Power, Vec<String>) {
             "clock: the exponent came out as {shown:.2}, beyond {low} to {high}: {exponent} is kept"
         ));
     }
-    if times.iter().any(|t| t.sustained.seconds < t.cold.seconds) {
+    if times.iter().any(|t| t.loaded.seconds < 0.99 * t.unlimited_s) {
         notes.push("clock: calls after a rest were slower than under load".into());
     }
-    let is_at_highest = |(t, resting): &(&Times, Timed)| resting.seconds < 1.01 * t.cold.seconds;
-    if with_pauses.iter().any(|t| is_at_highest(t) && t.0.sustained.seconds > t.0.cold.seconds) {
+    let is_at_highest = |(t, resting): &(&Times, Timed)| resting.seconds < 1.01 * t.unlimited_s;
+    if with_pauses.iter().any(|t| is_at_highest(t) && t.0.loaded.seconds > t.0.unlimited_s) {
         notes
             .push("clock: with pauses it was at its highest already, so the exponent is at most that".into());
     }
     let percent = |timed: &Timed| format!("{:.0}%", 100.0 * timed.busy);
     let busy: Vec<String> = with_pauses
         .iter()
-        .map(|(t, resting)| format!("{} and {}", percent(&t.sustained), percent(resting)))
+        .map(|(t, resting)| format!("{} and {}", percent(&t.loaded), percent(resting)))
         .collect();
     let source = format!(
         "single calls after a rest, under load, and with pauses (multiplying for {} of the time), measured {date}; idle is assumed",
         busy.join(", ")
     );
-    let (speeds, cold_speeds) = (speeds(times, |t| &t.each), speeds(times, |t| &t.each_cold));
+    let (speeds, cold_speeds) = (speeds(times, |t| &t.each), speeds(times, |t| &t.each_rested));
     let mut power = Power { boost: f64::INFINITY, idle, exponent, speeds, cold_speeds, source };
     power.boost = times.iter().map(|t| boost(t, &power)).fold(1.0, f64::max);
     (power, notes)

@@ -48,9 +48,9 @@ impl Session<'_> {
             })?);
             std::thread::sleep(self.options.rest);
         }
-        // Behind each run but the last.
+        // Behind each run but the last, and the warm-up's before the first.
         let filled = fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO);
-        let filled = SimTime(filled.0 * (recorded.len() + plain.len()).saturating_sub(1) as u64);
+        let filled = SimTime(filled.0 * (recorded.len() + plain.len()) as u64);
         let load = (loaded, measuring.elapsed(), filled);
         for member in &self.members {
             member.gpu.check().map_err(|source| failed(member.rank, source))?;
@@ -84,9 +84,8 @@ impl Session<'_> {
         let (mut passes, mut fillers) = (1, Vec::new());
         while passes < self.options.warmup || start.elapsed() < self.options.sustain {
             let pass = self.pass(How { recorded: true, fillers: &fillers, ..How::default() })?;
-            if fillers.is_empty() {
-                fillers = self.fillers(&pass)?;
-            }
+            // Anew each time: the clock falls meanwhile.
+            fillers = self.fillers(&pass)?;
             passes += 1;
             std::thread::sleep(self.options.rest);
         }

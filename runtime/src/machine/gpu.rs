@@ -21,8 +21,8 @@ use crate::inputs::Inputs;
 /// schedules run the last.
 pub(crate) const SEQUENCES: [u64; 7] = [8, 16, 32, 64, 128, 256, 512];
 /// A plan that may take longer than this is not measured cold: under full load an H200 keeps its clock for 75 ms in the
-/// forward, and for less than 50 ms in the backward.
-const BURST: f64 = 0.05;
+/// forward, and for about 30 ms in the backward; it is done in four fifths of this.
+const BURST: f64 = 0.04;
 /// Rest after each run that is measured cold, over its length: runs of 33 ms with as long a rest had the clock as low as
 /// 1605 MHz, and with three times as long a rest some of 36 ms were still slower than others by a tenth.
 const RESTS: f64 = 6.0;
