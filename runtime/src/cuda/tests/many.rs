@@ -30,8 +30,7 @@ fn schedules() -> impl Iterator<Item = Schedule> {
 /// Runs all that can be planned on so many ranks, and counts them.
 fn check_all(case: &Case, ranks: u32, transport: Transport) -> usize {
     let options = schedule::Options { pad: true, transport, ..schedule::Options::new(Pass::Forward) };
-    let planned =
-        |&schedule: &Schedule| schedule::build(schedule, &case.problem, ranks, &options).is_ok();
+    let planned = |&schedule: &Schedule| schedule::build(schedule, &case.problem, ranks, &options).is_ok();
     let all: Vec<Schedule> = schedules().filter(planned).collect();
     for (i, &schedule) in all.iter().enumerate() {
         let copies = if i % 2 == 0 { Copies::Push } else { Copies::Pull };

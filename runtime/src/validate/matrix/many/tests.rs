@@ -34,8 +34,7 @@ fn sorted(names: &str) -> Vec<String> {
     names
 }
 
-const PLAIN_NAMES: &str =
-    "ring zigzag striped striped:64 dist-flash all-gather all-gather-zigzag ulysses";
+const PLAIN_NAMES: &str = "ring zigzag striped striped:64 dist-flash all-gather all-gather-zigzag ulysses";
 const TRANSFER_NAMES: &str = "ring zigzag dist-flash all-gather ulysses";
 
 #[test]
@@ -115,7 +114,13 @@ const RATE: f64 = 600e12;
 fn lasts(point: &Point, plan: &Plan) -> f64 {
     let of = |p: &ringlab_sim::plan::Program| p.ops.iter().map(|op| plan.flops(&op.kind)).sum::<f64>();
     let pass = plan.programs.iter().map(of).fold(0.0, f64::max) / RATE;
-    let repeats = if point.seq_len < 256 << 10 { 5.0 } else if point.seq_len < 1 << 20 { 3.0 } else { 1.0 };
+    let repeats = if point.seq_len < 256 << 10 {
+        5.0
+    } else if point.seq_len < 1 << 20 {
+        3.0
+    } else {
+        1.0
+    };
     // The first run loads kernels; then come runs for the length of the load, one at least.
     let measured = pass * (1.0 + repeats) + pass.max(LOAD);
     let tensors = if point.pass == Pass::Forward { 1 } else { 3 };
@@ -156,7 +161,8 @@ fn a_host_of_h200s_has_time_and_memory_for_all_of_it() {
 fn simulated_hosts_are_calibrated_and_every_point_is_predicted_and_run() {
     for gpus in [4, 8] {
         let mut machine = Simulated(ringlab_sim::config::cluster::Cluster { gpus_per_node: gpus, ..truth() });
-        let Calibrated { cluster, .. } = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
+        let Calibrated { cluster, .. } =
+            calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
         assert_eq!((cluster.nodes, cluster.gpus_per_node), (1, gpus));
         let points = matrix(&machine, &Filter { cp: ranks(gpus), ..Filter::default() });
         assert_eq!(points, all_of(gpus));
