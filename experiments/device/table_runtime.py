@@ -89,7 +89,7 @@ def validation(folder):
 
 
 def name_earned(folder):
-    """Whether the calibrated cluster may be called validated, as docs/calibration.md says; if so it is written."""
+    """Whether the calibrated cluster may be called validated, as docs/eight-gpus.md says; if so it is written."""
     report, cluster = folder / "validate.json", folder / "calibrated.toml"
     if not report.exists() or not cluster.exists():
         return

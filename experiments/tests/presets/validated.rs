@@ -1,5 +1,5 @@
 //! A preset that is called validated ships with the result that earned the name: a folder below `experiments/results` with the
-//! cluster as it was calibrated and the report of its validation, within the bounds of docs/calibration.md.
+//! cluster as it was calibrated and the report of its validation, within the bounds of docs/eight-gpus.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -75,7 +75,7 @@ fn eight_gpus_run_every_form_of_every_schedule_on_eight_four_and_odd_numbers() {
     // 64Ki and 128Ki less what is no multiple of 256 tokens a rank.
     expected.extend(odd(3, 63, 127).into_iter().chain(odd(5, 63, 127)).chain(odd(7, 63, 127)));
     assert_eq!(groups(&points), expected.into_iter().collect());
-    assert_eq!(points.len(), 140, "as docs/calibration.md says");
+    assert_eq!(points.len(), 140, "as docs/eight-gpus.md says");
     assert!(points.iter().all(|p| (p.shape.heads, p.shape.head_dim) == (32, 128)));
 }
 
@@ -85,7 +85,7 @@ fn four_gpus_run_the_same_on_four_and_three() {
     let mut expected = on_all(4, "double-ring:2 usp:2x2", "double-ring:2 usp:2x2");
     expected.extend(odd(3, 63, 127));
     assert_eq!(groups(&points), expected.into_iter().collect());
-    assert_eq!(points.len(), 88, "as docs/calibration.md says");
+    assert_eq!(points.len(), 88, "as docs/eight-gpus.md says");
 }
 
 #[test]
@@ -130,30 +130,40 @@ fn lasts(point: &Point, plan: &Plan) -> f64 {
     measured + PREPARED + uploaded + joined
 }
 
-#[test]
-fn a_host_of_h200s_has_time_and_memory_for_all_of_it() {
-    for (gpus, seconds) in [(4, 320.0), (8, 320.0)] {
-        let points = all_of(gpus);
-        let (mut all, mut first, mut largest) = (0.0, 0.0, 0);
-        let mut classes: Vec<String> = Vec::new();
-        for point in &points {
-            let plan = point.plan().unwrap();
-            let took = lasts(point, &plan);
-            all += took;
-            if !classes.contains(&point.class()) {
-                classes.push(point.class());
-                first += took;
-            }
-            largest = largest.max(plan.programs.iter().map(|p| p.peak_memory().0).max().unwrap());
+/// Seconds of all points and of the first of each class, and the bytes of the largest GPU.
+fn costs(points: &[Point]) -> (f64, f64, u64) {
+    let (mut all, mut first, mut largest) = (0.0, 0.0, 0);
+    let mut classes: Vec<String> = Vec::new();
+    for point in points {
+        let plan = point.plan().unwrap();
+        let took = lasts(point, &plan);
+        all += took;
+        if !classes.contains(&point.class()) {
+            classes.push(point.class());
+            first += took;
         }
-        println!(
-            "{gpus} GPUs: {} points, {all:.0} s, of which the first of {} classes {first:.0} s; {:.1} GB",
-            points.len(),
-            classes.len(),
-            largest as f64 / 1e9
-        );
-        assert!(all < seconds && first < seconds / 2.0, "{all} and {first} s");
+        largest = plan.programs.iter().map(|p| p.peak_memory().0).fold(largest, u64::max);
+    }
+    (all, first, largest)
+}
+
+#[test]
+fn a_host_of_h200s_has_time_and_memory_for_it_as_the_docs_say() {
+    let docs = include_str!("../../../../../docs/eight-gpus.md");
+    let (four, eight) = (all_of(4), all_of(8));
+    let costs = [costs(&four), costs(&eight)];
+    for (all, first, largest) in costs {
+        assert!(all < 320.0 && first < 150.0, "{all} and {first} s");
         assert!(largest < 120_000_000_000, "{largest} bytes on 141 GB");
+    }
+    let [a, b] = costs;
+    for row in [
+        format!("| together | {} | {} |", four.len(), eight.len()),
+        format!("| seconds, estimated | {:.0} | {:.0} |", a.0, b.0),
+        format!("| of which the shortest point of every class | {:.0} | {:.0} |", a.1, b.1),
+        format!("| largest GPU's buffers | {:.1} GB | {:.1} GB |", a.2 as f64 / 1e9, b.2 as f64 / 1e9),
+    ] {
+        assert!(docs.contains(&row), "the docs have no line {row}");
     }
 }
 
@@ -168,8 +178,7 @@ fn simulated_hosts_are_calibrated_and_every_point_is_predicted_and_run() {
         assert_eq!(points, all_of(gpus));
         let report: Report = validate(&mut machine, &cluster, &points, &mut |_, _| true).unwrap();
         assert_eq!((report.points.len(), &report.left_out, &report.broke), (points.len(), &vec![], &None));
-        println!("{gpus}: {} {} {}", report.mape, report.max_error, report.bias);
-        // What calibration finds again of a machine that the model describes.
-        assert!(report.mape < 0.01 && report.max_error < 0.03, "{} {}", report.mape, report.max_error);
+        // The model describes such a machine, and calibration finds its constants again.
+        assert!(report.max_error < 1e-4, "{} {}", report.mape, report.max_error);
     }
 }
