@@ -101,7 +101,7 @@ fn a_name_is_earned_by_a_result_of_the_same_constants_within_the_bounds() {
     // The same with every error halved: 1.7% and 6.2%.
     for point in result.report["points"].as_array_mut().unwrap() {
         let of = |key: &str| point[key].as_f64().unwrap();
-        let nearer = (of("predicted_s") + of("measured_s")) / 2.0;
+        let nearer = f64::midpoint(of("predicted_s"), of("measured_s"));
         point["predicted_s"] = json!(nearer);
     }
     assert_eq!(verdict(&result, &preset), "");
