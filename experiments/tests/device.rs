@@ -49,7 +49,9 @@ fn dry_run(gpus: u32, parts: &[&str], budget: u32) -> DryRun {
     let copy = format!("while [ $# -gt 1 ]; do [ \"$1\" != -o ] || cp {cluster} \"$2\"; shift; done");
     program(bin, "ringlab", &format!("echo \"$*\" >> {log_path}\n{copy}"));
     program(bin, "nvidia-smi", &format!("for i in $(seq {gpus}); do echo $i; done"));
-    ["torchrun", "python3", "sleep", "pkill"].iter().for_each(|name| program(bin, name, "exit 0"));
+    for name in ["torchrun", "python3", "sleep", "pkill"] {
+        program(bin, name, "exit 0");
+    }
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("bash")
         .args([SCRIPT, &bin.join("out").to_string_lossy(), &bin.join("ringlab").to_string_lossy()])
