@@ -13,9 +13,12 @@ fn all_of(gpus: u32) -> Vec<Point> {
     matrix(&Gpus(gpus), &Filter { cp: ranks(gpus), ..Filter::default() })
 }
 
-/// Schedules by ranks, Ki tokens, kv heads and transport, all of which both passes have.
-fn groups(points: &[Point]) -> BTreeMap<(u32, u64, u32, &'static str), Vec<String>> {
-    let mut groups: BTreeMap<_, Vec<String>> = BTreeMap::new();
+/// Names of schedules by ranks, Ki tokens, kv heads and transport.
+type Groups = BTreeMap<(u32, u64, u32, &'static str), Vec<String>>;
+
+/// Those of points, all of which both passes have.
+fn groups(points: &[Point]) -> Groups {
+    let mut groups = Groups::new();
     let of = |pass| points.iter().filter(move |p| p.pass == pass).cloned();
     for point in of(Pass::Forward) {
         let twin = Point { pass: Pass::Backward, ..point.clone() };
@@ -24,7 +27,9 @@ fn groups(points: &[Point]) -> BTreeMap<(u32, u64, u32, &'static str), Vec<Strin
         groups.entry(key).or_default().push(point.schedule.to_string());
     }
     assert_eq!(2 * of(Pass::Forward).count(), points.len());
-    groups.values_mut().for_each(|names| names.sort());
+    for names in groups.values_mut() {
+        names.sort();
+    }
     groups
 }
 
@@ -46,21 +51,21 @@ fn numbers_of_ranks_are_all_and_some() {
 }
 
 /// What a host of `gpus` runs on all of them.
-fn on_all(gpus: u32, levels: &str, two_levels: &str) -> Vec<((u32, u64, u32, &'static str), Vec<String>)> {
+fn on_all(gpus: u32, levels: &str, two_levels: &str) -> Groups {
     let (every, sizes) = (format!("{PLAIN_NAMES} {levels}"), format!("{TRANSFER_NAMES} striped"));
     let each_way = format!("{TRANSFER_NAMES} {two_levels}");
     let copies = |kib, kv, names: &str| ((gpus, kib, kv, "copy-engine"), sorted(names));
-    let mut all = vec![copies(64, 8, &every), copies(64, 32, &each_way)];
-    all.push(((gpus, 64, 8, "nccl"), sorted(&each_way)));
+    let mut all = Groups::from([copies(64, 8, &every), copies(64, 32, &each_way)]);
+    all.insert((gpus, 64, 8, "nccl"), sorted(&each_way));
     all.extend([32, 128].map(|kib| copies(kib, 8, &sizes)));
     all.extend([copies(256, 8, "ring zigzag striped"), copies(512, 8, "zigzag"), copies(1024, 8, "zigzag")]);
     all
 }
 
 /// What odd numbers of ranks run.
-fn odd(cp: u32, middle: u64, twice: u64) -> Vec<((u32, u64, u32, &'static str), Vec<String>)> {
+fn odd(cp: u32, middle: u64, twice: u64) -> Groups {
     let keys = [(middle, 8, "copy-engine"), (middle, 8, "nccl"), (twice, 8, "copy-engine")];
-    keys.map(|(kib, kv, by)| ((cp, kib, kv, by), sorted("dist-flash"))).to_vec()
+    keys.map(|(kib, kv, by)| ((cp, kib, kv, by), sorted("dist-flash"))).into()
 }
 
 #[test]
@@ -68,13 +73,13 @@ fn eight_gpus_run_every_form_of_every_schedule_on_eight_four_and_odd_numbers() {
     let points = all_of(8);
     let mut expected = on_all(8, "double-ring:2 double-ring:4 usp:2x4 usp:4x2", "double-ring:4 usp:4x2");
     let four = |kib, kv, by, names: &str| ((4, kib, kv, by), sorted(names));
-    expected.push(four(64, 8, "copy-engine", &format!("{PLAIN_NAMES} double-ring:2 usp:2x2")));
+    expected.extend([four(64, 8, "copy-engine", &format!("{PLAIN_NAMES} double-ring:2 usp:2x2"))]);
     expected.extend([four(64, 32, "copy-engine", "zigzag ulysses"), four(64, 8, "nccl", "zigzag ulysses")]);
-    expected.push(four(128, 8, "copy-engine", "ring zigzag striped"));
-    expected.push(four(512, 8, "copy-engine", "zigzag"));
+    expected.extend([four(128, 8, "copy-engine", "ring zigzag striped")]);
+    expected.extend([four(512, 8, "copy-engine", "zigzag")]);
     // 64Ki and 128Ki less what is no multiple of 256 tokens a rank.
     expected.extend(odd(3, 63, 127).into_iter().chain(odd(5, 63, 127)).chain(odd(7, 63, 127)));
-    assert_eq!(groups(&points), expected.into_iter().collect());
+    assert_eq!(groups(&points), expected);
     assert_eq!(points.len(), 140, "as docs/eight-gpus.md says");
     assert!(points.iter().all(|p| (p.shape.heads, p.shape.head_dim) == (32, 128)));
 }
@@ -84,7 +89,7 @@ fn four_gpus_run_the_same_on_four_and_three() {
     let points = all_of(4);
     let mut expected = on_all(4, "double-ring:2 usp:2x2", "double-ring:2 usp:2x2");
     expected.extend(odd(3, 63, 127));
-    assert_eq!(groups(&points), expected.into_iter().collect());
+    assert_eq!(groups(&points), expected);
     assert_eq!(points.len(), 88, "as docs/eight-gpus.md says");
 }
 
