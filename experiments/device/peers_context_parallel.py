@@ -1,17 +1,18 @@
 """Times PyTorch's context_parallel, which a user would pick instead, on as many GPUs as torchrun starts.
 
-    torchrun --nproc_per_node P peers_context_parallel.py FOLDER [LENGTH ...]
+    torchrun --nproc_per_node P peers_context_parallel.py FOLDER [LENGTH ...] [--seconds N]
 
-cuDNN with load balance and alltoall, its fastest set-up, at every length; the others up to 64Ki tokens. Writes
-FOLDER/context-parallel-peers.csv after each set-up. Causal attention of one sequence, bf16 random normal inputs; the time of a
+cuDNN with load balance and alltoall, its fastest set-up, at every length; the others up to 64Ki tokens. Begins no set-up
+after N seconds. Writes FOLDER/context-parallel-peers.csv after each set-up. Causal attention of one sequence, bf16 random normal inputs; the time of a
 repeat is that of the slowest rank.
 """
 
+import argparse
 import csv
 import itertools
 import os
 import statistics
-import sys
+import time
 from pathlib import Path
 
 import torch
@@ -68,8 +69,24 @@ def measure(mesh, device, backend, length):
         yield "forward+backward", seconds(both, device)
 
 
+def has_time(start, seconds, device):
+    """Whether no rank has worked for so long, on which all agree."""
+    late = torch.tensor([float(time.monotonic() - start > seconds)], device=device)
+    dist.all_reduce(late, op=dist.ReduceOp.MAX)
+    return late.item() == 0
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("lengths", type=int, nargs="*", default=[16384, 65536, 131072, 262144])
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    return parser.parse_args()
+
+
 def main():
-    folder, lengths = Path(sys.argv[1]), [int(n) for n in sys.argv[2:]] or [16384, 65536, 131072, 262144]
+    start, args = time.monotonic(), arguments()
+    folder, lengths = args.folder, args.lengths
     dist.init_process_group("nccl")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -77,6 +94,8 @@ def main():
     mesh = init_device_mesh("cuda", (world,), mesh_dim_names=("cp",))
     rows = []
     for name, balance, rotate in itertools.product(BACKENDS, (True, False), ("alltoall", "allgather")):
+        if not has_time(start, args.seconds, device):
+            break
         options._cp_options.enable_load_balance = balance
         options.set_rotate_method(rotate)
         fastest = (name, balance, rotate) == ("cudnn", True, "alltoall")

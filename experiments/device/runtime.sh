@@ -3,55 +3,105 @@
 # validation.
 #
 #   runtime.sh FOLDER [RINGLAB [PART ...]]
+#   budget=590 runtime.sh FOLDER RINGLAB correct calibrate shape peers validate     # four or eight GPUs in ten minutes
 #
 # Writes JSON, CSV and TOML to FOLDER and prints a short table last. RINGLAB is the binary (`cargo build --release`);
-# PART is any of correct, times, processes, faults, peers, calibrate, validate; all by default. Every part ends by itself.
+# PART is any of correct, times, processes, faults, peers, calibrate, shape, validate; all by default. Every part ends by
+# itself; with a budget in seconds each gets its share of it, and validate, wherever it stands, what the others leave.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?a folder for the results}
 ringlab=${2:-$here/../../target/release/ringlab}
 shift $(($# < 2 ? $# : 2))
-parts=${*:-correct times processes faults peers calibrate validate}
+parts=${*:-correct times processes faults peers calibrate shape validate}
 export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
+# Seconds of the whole script, and of each part out of them; 0: every part has the time that its commands allow themselves.
+budget=${budget:-0}
 # How GPUs are loaded where validate measures, and its seconds.
-load=${load:-cold} limit=${limit:-280}
+load=${load:-cold} limit=${limit:-$((budget > 0 ? budget : 280))}
+declare -A share=([correct]=130 [times]=200 [processes]=60 [faults]=80 [peers]=60 [calibrate]=180 [shape]=35 [validate]=0)
 mkdir -p "$out"
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
 failed=0
 
+# SECONDS: that many, or what the part has left.
+at_most() {
+    local left=$((deadline - SECONDS))
+    echo $((left < $1 ? left : $1))
+}
+
 # NAME SECONDS ARGUMENT...: one run of the binary, its JSON as NAME.json, what it says as NAME.txt.
 run() {
-    local name=$1 limit=$2 start=$SECONDS
+    local name=$1 limit start=$SECONDS
+    limit=$(at_most "$2")
     shift 2
+    [ "$limit" -ge 5 ] || { failed=1; echo "NOT RUN, no time left: $name"; return; }
     timeout -s INT -k 20 "$limit" "$ringlab" "$@" --format json -o "$out/$name.json" 2> "$out/$name.txt"
     local rc=$?
     [ $rc = 0 ] || { failed=1; echo "FAILED ($rc) $name: $(tail -c 600 "$out/$name.txt" | tr '\n' ' ')"; }
     echo "$name: $((SECONDS - start)) s"
 }
 
+# P: all schedules, and forms of them that depend on the number of ranks; of odd numbers those that may differ there.
+every() {
+    case $1 in
+    8) echo all,striped:64,double-ring:2,double-ring:4,usp:2x4,usp:4x2,usp:2x4:across ;;
+    4) echo all,striped:64,double-ring:2,usp:2x2,usp:2x2:across ;;
+    3 | 5 | 7) echo dist-flash,ring,zigzag,striped ;;
+    *) echo all,striped:64 ;;
+    esac
+}
+
+# How many GPUs are taken: all, and of four or more also four and odd numbers.
+groups() {
+    echo "$gpus"
+    [ "$gpus" -lt 4 ] || for cp in 4 3 5 7; do [ $cp -ge "$gpus" ] || echo $cp; done
+}
+
 small="--heads 8 --kv-heads 4 --seq 1920 --pass forward+backward --repeats 1"
 big="--heads 16 --kv-heads 16 --head-dim 128 --cluster hgx-h200 --sample-rows 2"
-cuda="run --backend cuda --cp $gpus"
+on="run --backend cuda --cp"
+cuda="$on $gpus"
 
+later=$parts
 for part in $parts; do
+    later=${later#"$part"}
+    later=${later# }
+    deadline=$((SECONDS + 100000))
+    if [ "$budget" -gt 0 ]; then
+        deadline=$((SECONDS + ${share[$part]:-0}))
+        if [ "$part" = validate ]; then
+            deadline=$((budget - 5))
+            for other in $later; do deadline=$((deadline - ${share[$other]:-0})); done
+        fi
+        [ $deadline -lt "$budget" ] || deadline=$budget
+    fi
     case $part in
     correct)
         # shellcheck disable=SC2086
         {
             if [ "$gpus" -gt 1 ]; then
-                run correct-causal 60 $cuda $small --head-dim 128 --schedule all
+                for by in copy-engine nccl; do
+                    for cp in $(groups); do
+                        run "correct-$cp-$by" 60 $on "$cp" $small --pad --head-dim 128 --transport $by --limit 50 --schedule "$(every "$cp")"
+                    done
+                done
                 run correct-full 60 $cuda $small --head-dim 64 --mask full --schedule all
                 run correct-window 60 $cuda $small --head-dim 128 --mask window:300 --dtype fp16 --schedule all
                 run correct-documents 60 $cuda ${small/--seq 1920/--seq 1000} --head-dim 128 --pad --mask docs:300,17,500,183 --schedule all
-                run correct-nccl 90 $cuda $small --head-dim 128 --transport nccl --schedule all
                 run correct-chunks 60 $cuda $small --head-dim 128 --chunks 4 --copy pull --schedule ring,zigzag,striped,dist-flash
                 run correct-direct 60 $cuda $small --head-dim 128 --chunks 4 --route direct --schedule ring,zigzag,striped,dist-flash
-                run correct-fused 60 $cuda $small --head-dim 128 --chunks 4 --mode fused-queries --schedule ring,zigzag,striped,dist-flash
-                run correct-fused-segments 60 $cuda $small --head-dim 128 --chunks 3 --mode fused --schedule ring,zigzag,striped,dist-flash
+                # Fused launches of more than two ranks want room for all keys.
+                ahead=$((gpus > 2 ? gpus - 1 : 1))
+                run correct-fused 60 $cuda $small --head-dim 128 --chunks 4 --prefetch $ahead --mode fused-queries --schedule ring,zigzag,striped,dist-flash
+                run correct-fused-segments 60 $cuda $small --head-dim 128 --chunks 3 --prefetch $ahead --mode fused --schedule ring,zigzag,striped,dist-flash
             fi
-            for cp in 1 3 4 8; do
-                run "correct-virtual-$cp" 60 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
-            done
+            # Where there are four GPUs, four ranks need not take turns.
+            if [ "$gpus" -lt 4 ]; then
+                for cp in 1 3 4 8; do
+                    run "correct-virtual-$cp" 60 run --backend cuda $small --cp "$cp" --head-dim 128 --virtual --schedule all
+                done
+            fi
         }
         ;;
     times)
@@ -102,19 +152,46 @@ for part in $parts; do
         fi
         ;;
     peers)
-        timeout -k 5 170 torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" "$out" > "$out/peers.txt" 2>&1 ||
+        # shellcheck disable=SC2086
+        if [ "$gpus" -ge 4 ]; then
+            # Ours at the same sizes, in the same hour.
+            for seq in 64Ki 128Ki; do
+                run times-beside-peers-$seq 30 $cuda $big --seq $seq --schedule zigzag,striped:128 --pass forward+backward
+            done
+        fi
+        seconds=$(at_most 170)
+        timeout -k 5 "$((seconds > 5 ? seconds : 5))" torchrun --standalone --nproc-per-node "$gpus" "$here/peers_context_parallel.py" \
+            "$out" --seconds "$((seconds - 15))" > "$out/peers.txt" 2>&1 ||
             { failed=1; echo "FAILED peers: $(tail -c 300 "$out/peers.txt" | tr '\n' ' ')"; }
         ;;
     calibrate)
         start=$SECONDS
-        timeout -s INT -k 10 260 "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" --samples "$out/calibration.csv" \
+        timeout -s INT -k 10 "$(at_most 260)" "$ringlab" calibrate --backend cuda -o "$out/calibrated.toml" --samples "$out/calibration.csv" \
             2> "$out/calibrate.txt" || { failed=1; echo FAILED calibrate; }
         cat "$out/calibrate.txt"
         echo "calibrate: $((SECONDS - start)) s"
         ;;
+    shape)
+        # 8Ki tokens a GPU, as in the table of ring-flash-attention's README, and the same on one GPU alone.
+        # shellcheck disable=SC2086
+        {
+            cluster=hgx-h200
+            [ ! -s "$out/calibrated.toml" ] || cluster=$out/calibrated.toml
+            readme="--heads 32 --kv-heads 8 --head-dim 128 --pass forward+backward --sustain 500 --sample-rows 2"
+            run shape-one 30 $on 1 $readme --cluster "$cluster" --seq 8Ki --schedule ring
+            run shape-copies 30 $cuda $readme --cluster "$cluster" --seq $((8 * gpus))Ki --schedule ring,zigzag,striped
+            run shape-nccl 30 $cuda $readme --cluster "$cluster" --seq $((8 * gpus))Ki --schedule ring,zigzag,striped --transport nccl
+        }
+        ;;
     validate)
-        # The whole matrix takes about five minutes under load.
-        run validate $((limit + 30)) validate --backend cuda --load "$load" --cluster "$out/calibrated.toml" --limit "$limit" --plot "$out/validate.svg"
+        # The whole matrix takes about five minutes under load. A point that has begun may take 25 s.
+        seconds=$(at_most $((limit + 25)))
+        run validate "$seconds" validate --backend cuda --load "$load" --cluster "$out/calibrated.toml" --limit "$((seconds > 25 ? seconds - 25 : 0))" \
+            --plot "$out/validate.svg"
+        ;;
+    *)
+        failed=1
+        echo "there is no part $part"
         ;;
     esac
 done

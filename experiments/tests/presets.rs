@@ -5,6 +5,8 @@
 mod kernels;
 #[path = "presets/names.rs"]
 mod names;
+#[path = "presets/validated.rs"]
+mod validated;
 
 use ringlab_experiments::presets;
 use ringlab_sim::config::cluster::{Cluster, Dtype, FabricTopology, NetworkTopology, Pass};

@@ -11,7 +11,7 @@ pub mod fit;
 mod memory;
 pub mod probes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transfer;
 
 use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Uncertainty};

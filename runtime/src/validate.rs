@@ -21,7 +21,7 @@ use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
 pub use classes::Class;
-pub use matrix::{Filter, matrix};
+pub use matrix::{Filter, matrix, ranks};
 pub use point::Point;
 
 use crate::cuda::CudaError;
@@ -121,8 +121,8 @@ pub struct Report {
     pub classes: Vec<Class>,
 }
 
-/// Tokens from which on a point takes seconds, and its repeats then.
-const LONG: (u64, u32) = (256 << 10, 3);
+/// Tokens from which on a point takes seconds, and the most repeats then; of the longest first.
+const LONG: [(u64, u32); 2] = [(1 << 20, 1), (256 << 10, 3)];
 
 /// Predicts and runs every point, until `progress` says to stop or a run breaks. What the executor refuses, for want of
 /// memory or of a kernel, is left out.
@@ -189,8 +189,8 @@ fn compare(
     let predicted = engine::simulate(&plan, cluster, &options).map_err(failed)?;
     let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &options)?.makespan);
     let bars = interval(cluster, predicted.makespan, makespan).map_err(failed)?;
-    let repeats = machine.sizes().repeats;
-    let repeats = if point.seq_len < LONG.0 { repeats } else { repeats.min(LONG.1) };
+    let most = LONG.iter().find(|(tokens, _)| point.seq_len >= *tokens).map_or(u32::MAX, |&(_, most)| most);
+    let repeats = machine.sizes().repeats.min(most);
     let runs = machine.run(&plan, point.launching, repeats)?;
     let spread = runs.spread();
     let loaded = |compared| Compared { load, loaded_s: runs.loaded_s, duty: runs.duty, ..compared };

@@ -107,11 +107,12 @@ pub struct ValidateArgs {
     /// Only these ways of launching attention calls [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub launching: Vec<LaunchingArg>,
-    /// Ranks, each on a device of its own [default: all devices].
-    #[arg(long, value_parser = whole::<u32>(1..=1024))]
-    pub cp: Option<u32>,
+    /// Ranks, each on a device of its own [default: all devices; on more than two GPUs also fewer: 4, and 3, 5 and 7 for
+    /// dist-flash].
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',', value_parser = whole::<u32>(1..=1024))]
+    pub cp: Vec<u32>,
     /// Only these numbers of virtual ranks on one GPU, whose measured computations are put on modelled links [default: 4, 8,
-    /// 16, and 64 once].
+    /// 16, and 64 once; none on more than two GPUs].
     #[arg(long = "virtual", value_name = "P,P,...", value_delimiter = ',', value_parser = whole::<u32>(2..=1024))]
     pub virtual_cp: Vec<u32>,
     /// Stop before a point that may not end within so many seconds from the start, and report what was measured: points are

@@ -120,20 +120,26 @@ fn real_ranks(args: &ValidateArgs, machine: &dyn Machine) -> Result<Vec<u32>> {
             "virtual ranks are for GPUs (--backend cuda); threads run any number of ranks with `ringlab run`"
         );
     }
-    match args.cp {
-        None if devices < 2 && machine.has_virtual() => Ok(Vec::new()),
-        cp => {
-            let cp = cp.unwrap_or(devices);
-            if cp < 2 || cp > devices {
-                bail!(
-                    "{cp} ranks cannot be validated on {devices} devices: a schedule needs two, each its own device; \
-                     virtual ranks on one GPU (--virtual 4,8) show the computations, `ringlab run` and `ringlab simulate` \
-                     take any number"
-                );
-            }
-            Ok(vec![cp])
-        }
+    if args.cp.is_empty() {
+        return Ok(match (machine.has_virtual(), devices) {
+            (true, 0..2) => Vec::new(),
+            (true, _) => validate::ranks(devices),
+            (false, _) => vec![checked(devices, devices)?],
+        });
     }
+    args.cp.iter().map(|&cp| checked(cp, devices)).collect()
+}
+
+/// A number of ranks that so many devices can have.
+fn checked(cp: u32, devices: u32) -> Result<u32> {
+    if cp < 2 || cp > devices {
+        bail!(
+            "{cp} ranks cannot be validated on {devices} devices: a schedule needs two, each its own device; \
+             virtual ranks on one GPU (--virtual 4,8) show the computations, `ringlab run` and `ringlab simulate` \
+             take any number"
+        );
+    }
+    Ok(cp)
 }
 
 fn filter(args: &ValidateArgs, cp: Vec<u32>) -> Result<Filter> {

@@ -13,15 +13,18 @@ use super::probes::{self, First};
 use super::{Calibrated, calibrate};
 use crate::cpu::{self, RunOptions};
 use crate::machine::inputs;
-use crate::machine::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes};
+use crate::machine::{
+    Coverage, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes,
+};
 use crate::validate::{Filter, matrix};
 
-/// Two GPUs of these constants.
-struct Simulated(Cluster);
+/// GPUs of these constants.
+pub struct Simulated(pub Cluster);
 
 impl Machine for Simulated {
     fn identity(&self) -> Identity {
-        Identity { device: self.0.device.name.clone(), devices: 2, versions: "simulated".into() }
+        let devices = self.0.gpus_per_node;
+        Identity { device: self.0.device.name.clone(), devices, versions: "simulated".into() }
     }
 
     fn kernels(&self) -> Vec<MachineKernel> {
@@ -48,6 +51,10 @@ impl Machine for Simulated {
             sequences: vec![16 << 10],
             repeats: 1,
         }
+    }
+
+    fn coverage(&self) -> Coverage {
+        if self.0.gpus_per_node > 2 { Coverage::Selected } else { Coverage::Full }
     }
 
     fn has_nccl(&self) -> bool {
@@ -88,14 +95,14 @@ fn row(pass: Pass, tile_kv: u32, tera_flops: f64, used_for: Option<KernelUse>) -
     }
 }
 
-fn preset() -> Cluster {
+pub fn preset() -> Cluster {
     let text = include_str!("../../../experiments/presets/clusters/hgx-h200.toml");
     let host = "kernel_launch = \"0 us\"\ncopy_launch = \"0 us\"\nnccl_launch = \"0 us\"\nsource = \"test\"";
     Cluster::parse("h200", &format!("{text}\n[host]\n{host}\n")).unwrap()
 }
 
-/// An H200 whose constants are none of the preset's.
-fn truth() -> Cluster {
+/// Two H200s whose constants are none of the preset's.
+pub fn truth() -> Cluster {
     let mut truth = preset();
     let wide = KernelUse { min_keys: 32 << 10, or_visited: 0.9, above_keys: 2 << 10 };
     truth.gpus_per_node = 2;

@@ -1,10 +1,12 @@
 //! Which points a machine is validated on, and in which order.
 //!
 //! A machine whose points take milliseconds runs every schedule at every size. GPUs run a selection in which each thing
-//! that a prediction depends on is varied by itself, from causal attention of 64Ki tokens with heads of 128.
+//! that a prediction depends on is varied by itself, from causal attention of 64Ki tokens with heads of 128; more than two
+//! of them another one.
 
+mod many;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +16,8 @@ use ringlab_sim::schedule::{ALL, Schedule};
 
 use super::Point;
 use crate::machine::{Coverage, Launching, Machine, MachineKernel};
+
+pub use many::ranks;
 
 /// Blocks of the striped layouts, in tokens; single tokens come from the schedule list.
 const STRIPES: [u64; 2] = [64, 128];
@@ -45,7 +49,7 @@ pub struct Filter {
     pub passes: Vec<Pass>,
     /// Ranks P of real devices; none if empty.
     pub cp: Vec<u32>,
-    /// Ranks P of virtual ones; the default numbers if empty.
+    /// Ranks P of virtual ones; if empty, the default numbers on up to two devices and none on more.
     pub virtual_cp: Vec<u32>,
     /// Key/value heads.
     pub kv_heads: Vec<u32>,
@@ -145,22 +149,26 @@ fn selected(machine: &dyn Machine, filter: &Filter) -> Vec<Point> {
     let widest = machine.kernels().iter().map(|k| k.head_dim).max();
     for kernel in machine.kernels() {
         let base = Base { machine, kernel: &kernel };
+        let is_widest = Some(kernel.head_dim) == widest;
         for &cp in &filter.cp {
             let point = base.point(cp);
-            if Some(kernel.head_dim) == widest {
+            if cp > 2 {
+                points.extend(if is_widest { many::points(&base, cp) } else { Vec::new() });
+            } else if is_widest {
                 points.extend(on_devices(machine, &base, &point));
             } else {
                 points.extend(FEW.map(|schedule| Point { schedule, ..point.clone() }));
             }
         }
-        if Some(kernel.head_dim) == widest && machine.has_virtual() {
+        let wants_virtual = !filter.virtual_cp.is_empty() || machine.identity().devices <= 2;
+        if is_widest && wants_virtual && machine.has_virtual() {
             points.extend(virtually(&base, &filter.virtual_cp));
         }
     }
     points
 }
 
-/// Points of one rank a device, around `point`.
+/// Points of two ranks, each on a device of its own, around `point`.
 fn on_devices(machine: &dyn Machine, base: &Base<'_>, point: &Point) -> Vec<Point> {
     let with = |schedule| Point { schedule, ..point.clone() };
     let sequences = machine.sizes().sequences;

@@ -5,6 +5,7 @@ mod exchange;
 mod faults;
 mod kernels;
 mod load;
+mod many;
 mod mutations;
 mod processes;
 mod support;

@@ -49,12 +49,12 @@ fn a_filter_leaves_what_it_names() {
     assert!(points.iter().all(|p| p.cp == 4 && p.seq_len == 512 && p.schedule == Schedule::Zigzag));
 }
 
-/// GPUs by name only.
-struct Gpus;
+/// GPUs by name only, so many.
+pub struct Gpus(pub u32);
 
 impl Machine for Gpus {
     fn identity(&self) -> Identity {
-        Identity { device: "made up".into(), devices: 2, versions: String::new() }
+        Identity { device: "made up".into(), devices: self.0, versions: String::new() }
     }
 
     fn kernels(&self) -> Vec<MachineKernel> {
@@ -115,7 +115,7 @@ impl Machine for Gpus {
 
 #[test]
 fn two_gpus_vary_each_thing_by_itself() {
-    let points = matrix(&Gpus, &Filter { cp: vec![2], ..Filter::default() });
+    let points = matrix(&Gpus(2), &Filter { cp: vec![2], ..Filter::default() });
     let real = points.iter().filter(|p| p.launching != Launching::Virtual).count();
     assert!((80..=110).contains(&real), "{real} points of two ranks");
     assert!((0..points.len()).all(|i| !points[..i].contains(&points[i])), "none is twice");
@@ -133,12 +133,12 @@ fn two_gpus_vary_each_thing_by_itself() {
         assert!(has(&|p| p.launching == Launching::Virtual && p.cp == cp), "{cp} virtual ranks");
     }
     let filter = Filter { cp: vec![2], transports: vec![Transport::Nccl], ..Filter::default() };
-    assert!(matrix(&Gpus, &filter).iter().all(|p| p.transport == Transport::Nccl && p.cp == 2));
+    assert!(matrix(&Gpus(2), &filter).iter().all(|p| p.transport == Transport::Nccl && p.cp == 2));
 }
 
 #[test]
 fn a_third_of_the_matrix_has_some_of_everything() {
-    let points = matrix(&Gpus, &Filter { cp: vec![2], ..Filter::default() });
+    let points = matrix(&Gpus(2), &Filter { cp: vec![2], ..Filter::default() });
     let cut = &points[..points.len() / 3];
     for pass in [Pass::Forward, Pass::Backward] {
         let share = cut.iter().filter(|p| p.pass == pass).count() as f64 / cut.len() as f64;
