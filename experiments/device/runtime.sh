@@ -17,8 +17,8 @@ parts=${*:-correct times processes faults peers calibrate shape validate}
 export RINGLAB_CACHE_DIR=${RINGLAB_CACHE_DIR:-/tmp/ringlab-kernels} NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32
 # Seconds of the whole script, and of each part out of them; 0: every part has the time that its commands allow themselves.
 budget=${budget:-0}
-# How GPUs are loaded where validate measures, and its seconds.
-load=${load:-cold} limit=${limit:-$((budget > 0 ? budget : 280))}
+# How GPUs are loaded where validate measures (cold or sustained; its own default if empty), and its seconds.
+load=${load:-} limit=${limit:-$((budget > 0 ? budget : 280))}
 declare -A share=([correct]=130 [times]=200 [processes]=60 [faults]=80 [peers]=60 [calibrate]=180 [shape]=35 [validate]=0)
 mkdir -p "$out"
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
@@ -186,7 +186,7 @@ for part in $parts; do
     validate)
         # The whole matrix takes about five minutes under load. A point that has begun may take 25 s.
         seconds=$(at_most $((limit + 25)))
-        run validate "$seconds" validate --backend cuda --load "$load" --cluster "$out/calibrated.toml" --limit "$((seconds > 25 ? seconds - 25 : 0))" \
+        run validate "$seconds" validate --backend cuda ${load:+--load "$load"} --cluster "$out/calibrated.toml" --limit "$((seconds > 25 ? seconds - 25 : 0))" \
             --plot "$out/validate.svg"
         ;;
     *)
