@@ -17,7 +17,7 @@ use crate::machine::{Identity, LaunchCosts, Launching, Machine, MachineError, Ma
 use crate::validate::{Filter, matrix};
 
 /// Two GPUs of these constants.
-struct Simulated(Cluster);
+pub(super) struct Simulated(pub(super) Cluster);
 
 impl Machine for Simulated {
     fn identity(&self) -> Identity {
@@ -88,14 +88,14 @@ fn row(pass: Pass, tile_kv: u32, tera_flops: f64, used_for: Option<KernelUse>) -
     }
 }
 
-fn preset() -> Cluster {
+pub(super) fn preset() -> Cluster {
     let text = include_str!("../../../experiments/presets/clusters/hgx-h200.toml");
     let host = "kernel_launch = \"0 us\"\ncopy_launch = \"0 us\"\nnccl_launch = \"0 us\"\nsource = \"test\"";
     Cluster::parse("h200", &format!("{text}\n[host]\n{host}\n")).unwrap()
 }
 
 /// An H200 whose constants are none of the preset's.
-fn truth() -> Cluster {
+pub(super) fn truth() -> Cluster {
     let mut truth = preset();
     let wide = KernelUse { min_keys: 32 << 10, or_visited: 0.9, above_keys: 2 << 10 };
     truth.gpus_per_node = 2;
