@@ -88,8 +88,8 @@ impl Session<'_> {
             samples: points.len() as u32,
         });
         self.fits.push(FitReport {
-            what: "check runs, by no fit".into(),
-            constants: format!("predicted with all of the above: mean error {:+.1}%", 100.0 * bias),
+            what: "check runs".into(),
+            constants: format!("in no fit; predictions are off by {:+.1}% in the mean", 100.0 * bias),
             residual: rms,
             worst: errors.iter().fold(0.0, |worst, e| e.abs().max(worst)),
             spread: Data::new(points.iter().map(|p| p.spread).collect::<Vec<_>>()).median(),

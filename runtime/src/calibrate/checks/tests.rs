@@ -11,6 +11,7 @@ use super::*;
 use crate::calibrate::tests::{Simulated, preset, truth};
 use crate::calibrate::{Calibrated, calibrate, probes};
 use crate::cpu::{self, RunOptions};
+use crate::cuda::CudaError;
 use crate::machine::{CpuMachine, Identity, LaunchCosts, Machine, MachineError, MachineKernel, Runs, Sizes};
 use crate::validate::{Filter, matrix, validate};
 
@@ -21,6 +22,13 @@ struct Real<'a> {
     of_plan: &'a mut dyn FnMut() -> f64,
     /// How much faster calls after a rest are, if that is how plans are measured.
     boost: Option<f64>,
+    /// Ends of the names of plans that it does not take, and that it takes and then refuses.
+    lacks: Option<[&'static str; 2]>,
+}
+
+/// One whose calls take so many times as long.
+fn real<'a>(of_call: &'a dyn Fn(&Plan, u32, u32) -> f64, of_plan: &'a mut dyn FnMut() -> f64) -> Real<'a> {
+    Real { model: Simulated(truth()), of_call, of_plan, boost: None, lacks: None }
 }
 
 impl Machine for Real<'_> {
@@ -40,6 +48,10 @@ impl Machine for Real<'_> {
         true
     }
 
+    fn takes(&self, plan: &Plan) -> bool {
+        self.lacks.is_none_or(|[untaken, _]| !plan.name.ends_with(untaken))
+    }
+
     fn is_cold(&self) -> bool {
         self.boost.is_some()
     }
@@ -49,6 +61,9 @@ impl Machine for Real<'_> {
     }
 
     fn run(&mut self, plan: &Plan, how: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        if self.lacks.is_some_and(|[_, refused]| plan.name.ends_with(refused)) {
+            return Err(MachineError::new(plan, CudaError::NotFusable { rank: 0, reason: "of a test" }));
+        }
         let failed = |error| MachineError::new(plan, error);
         let mut modelled = self.model.run(plan, how, repeats)?.timeline;
         for span in modelled.spans.iter_mut().filter(|span| span.lane.is_compute()) {
@@ -81,13 +96,28 @@ fn calibrated(machine: &mut dyn Machine, base: &Cluster) -> Calibrated {
     calibrate(machine, base, "2026-11-30", &mut |_| true).unwrap()
 }
 
+/// Check runs alone, predicted by `cluster`: what is known of them, and the notes.
+fn checked(machine: &mut dyn Machine, cluster: Cluster) -> (Vec<Uncertainty>, Vec<String>) {
+    let mut session = Session {
+        machine,
+        cluster,
+        fits: Vec::new(),
+        notes: Vec::new(),
+        spreads: Vec::new(),
+        fitted: Vec::new(),
+        progress: &mut |_| true,
+    };
+    session.checks().unwrap();
+    (session.spreads, session.notes)
+}
+
 fn of_model(found: &Calibrated) -> Uncertainty {
     let spreads = &found.cluster.calibration.as_ref().unwrap().spreads;
     spreads.iter().find(|known| known.of == Quantity::Model).cloned().unwrap()
 }
 
 fn points(found: &Calibrated) -> &[Point] {
-    &found.fits.iter().find(|fit| fit.what.starts_with("check runs")).unwrap().points
+    &found.fits.iter().find(|fit| fit.what == "check runs").unwrap().points
 }
 
 /// Predicted over measured, less one, of the check runs whose names begin like this.
@@ -122,8 +152,8 @@ fn follows_another_size(plan: &Plan, rank: u32, op: u32) -> bool {
 #[test]
 fn what_no_fit_can_express_is_what_check_runs_are_off_by() {
     let of_call = |plan: &Plan, rank, op| if follows_another_size(plan, rank, op) { 1.05 } else { 1.0 };
-    let mut machine =
-        Real { model: Simulated(truth()), of_call: &of_call, of_plan: &mut || 1.0, boost: None };
+    let mut scatter = || 1.0;
+    let mut machine = real(&of_call, &mut scatter);
     let found = calibrated(&mut machine, &preset());
     let assert_off = |errors: &[f64], share: f64, within: f64| {
         let expected = 1.0 / (1.0 + 0.05 * share) - 1.0;
@@ -152,8 +182,8 @@ fn what_no_fit_can_express_is_what_check_runs_are_off_by() {
 #[test]
 fn predictions_that_are_far_off_are_said_to_be_poor() {
     let of_call = |plan: &Plan, rank, op| if follows_another_size(plan, rank, op) { 1.25 } else { 1.0 };
-    let mut machine =
-        Real { model: Simulated(truth()), of_call: &of_call, of_plan: &mut || 1.0, boost: None };
+    let mut scatter = || 1.0;
+    let mut machine = real(&of_call, &mut scatter);
     let found = calibrated(&mut machine, &preset());
     let poor =
         |found: &Calibrated| found.notes.iter().any(|note| note.starts_with("poor predictions of check"));
@@ -161,10 +191,34 @@ fn predictions_that_are_far_off_are_said_to_be_poor() {
 }
 
 #[test]
+fn what_cannot_be_run_is_left_out_and_named() {
+    let mut scatter = || 1.0;
+    let mut machine = Real { lacks: Some(["stripes", "two chunks"]), ..real(&|_, _, _| 1.0, &mut scatter) };
+    let found = calibrated(&mut machine, &preset());
+    assert_eq!((points(&found).len(), of_model(&found).samples), (14, 14));
+    let said = |name: &str, why: &str| {
+        let says = |note: &&String| note.starts_with(&format!("check run {name}")) && note.contains(why);
+        found.notes.iter().filter(says).count()
+    };
+    assert_eq!(
+        (said("stripes", "does not take"), said("two chunks", "of a test")),
+        (2, 2),
+        "{:?}",
+        found.notes
+    );
+
+    let (mut machine, mut unknown) = (Simulated(truth()), truth());
+    unknown.kernels.clear();
+    let (spreads, notes) = checked(&mut machine, unknown);
+    assert!(spreads.is_empty() && notes.len() == 18 + 1, "{notes:?}");
+    assert!(notes[18].starts_with("no check run was made"), "{notes:?}");
+}
+
+#[test]
 fn what_is_measured_after_a_rest_is_predicted_so() {
     // Rates 1.2 times those of lasting load, which is not measured here: the clock of such machines is `clock`'s matter.
-    let mut machine =
-        Real { model: Simulated(truth()), of_call: &|_, _, _| 1.0, of_plan: &mut || 1.0, boost: Some(1.2) };
+    let mut scatter = || 1.0;
+    let mut machine = Real { boost: Some(1.2), ..real(&|_, _, _| 1.0, &mut scatter) };
     let found = calibrated(&mut machine, &preset());
     assert_eq!(found.cluster.device.power, None);
     assert!(
@@ -174,19 +228,11 @@ fn what_is_measured_after_a_rest_is_predicted_so() {
     );
 
     let power = Power { boost: 1.2, idle: 0.17, exponent: 2.5, speeds: Vec::new(), source: "test".into() };
-    let mut session = Session {
-        machine: &mut machine,
-        cluster: truth(),
-        fits: Vec::new(),
-        notes: Vec::new(),
-        spreads: Vec::new(),
-        fitted: Vec::new(),
-        progress: &mut |_| true,
-    };
-    session.cluster.device.power = Some(power);
-    session.checks().unwrap();
+    let mut cluster = truth();
+    cluster.device.power = Some(power);
     // Steps that stream memory do not go with the clock in the model, and are a little faster on this machine.
-    assert!(session.spreads[0].residual < 0.01, "{:?}", session.fits);
+    let (spreads, _) = checked(&mut machine, cluster);
+    assert!(spreads[0].residual < 0.01, "{spreads:?}");
 }
 
 /// Normal numbers of mean 0 and deviation 1, by a linear congruential generator (Knuth's MMIX) and Box and Muller.
@@ -206,8 +252,7 @@ fn intervals_hold_nine_of_ten_times_of_a_machine_that_scatters() {
     for seed in 0..40 {
         let mut next = normals(seed);
         let mut scatter = || 1.0 + SIGMA * next();
-        let mut machine =
-            Real { model: Simulated(truth()), of_call: &|_, _, _| 1.0, of_plan: &mut scatter, boost: None };
+        let mut machine = real(&|_, _, _| 1.0, &mut scatter);
         let found = calibrated(&mut machine, &preset());
         let points = matrix(&machine, &Filter { cp: vec![2], ..Filter::default() });
         let report = validate(&mut machine, &found.cluster, &points, &mut |_, _| true).unwrap();

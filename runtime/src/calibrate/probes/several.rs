@@ -237,9 +237,10 @@ fn pass_on(b: &mut PlanBuilder, sent: &[Sent], over: Transport) -> Vec<OpId> {
         let buffer = b.scratch(rank, sent[before].tensor, sent[before].block);
         let send = OpKind::Send { message: messages[rank as usize], buffer: own.buffer.into() };
         let recv = OpKind::Recv { message: messages[before], buffer };
-        let [send, recv] =
-            [(Lane::comm(0), send), (receives, recv)].map(|(lane, kind)| b.push(rank, lane, 1, group, kind));
-        [send, recv].iter().for_each(|&op| b.wait(rank, op, own.after));
+        let send = b.push(rank, Lane::comm(0), 1, group, send);
+        let recv = b.push(rank, receives, 1, group, recv);
+        b.wait(rank, send, own.after);
+        b.wait(rank, recv, own.after);
         received.push(recv);
     }
     received
