@@ -35,8 +35,8 @@ impl Interval {
 /// quadrature: first-order propagation (JCGM 100:2008, section 5.1.2). A change counts by its constant's two parts: to the
 /// variance S^2 of what repeats differ by, and to the variance R^2 of what fits miss.
 ///
-/// [`Quantity::Model`] is what predictions of n plans that no fit used were off by: its residual r is the root mean square
-/// about zero, so a bias is in it. Those errors hold what the fits miss already, so the larger of the two counts:
+/// [`Quantity::Model`] is what n plans that no fit used were off by: its residual r is the root mean square about zero of
+/// `measured / predicted - 1`, so a bias is in it. Those errors hold what the fits miss already, so the larger of the two counts:
 ///
 ///     half-width = sqrt((1.645 S)^2 + max(1.645 R, t_n r time)^2)
 ///

@@ -50,8 +50,8 @@ impl Session<'_> {
             Err(error) => return Err(error.into()),
         };
         let measured = median(&runs.makespans);
-        if measured == SimTime::ZERO {
-            return Ok(Err("it took no measurable time".into()));
+        if measured == SimTime::ZERO || predicted == SimTime::ZERO {
+            return Ok(Err(format!("it took {measured}, predicted were {predicted}")));
         }
         let [measured_s, fitted_s] = [measured, predicted].map(SimTime::as_secs_f64);
         Ok(Ok(Point { probe: name.to_owned(), measured_s, fitted_s, spread: runs.spread() }))
@@ -80,13 +80,12 @@ impl Session<'_> {
                 100.0 * bias
             ));
         }
-        // What repeats differ by is in the errors already.
-        self.spreads.push(Uncertainty {
-            of: Quantity::Model,
-            spread: 0.0,
-            residual: rms.min(1.0),
-            samples: points.len() as u32,
-        });
+        // An interval lies about a predicted time, so here measured times are compared with that. What repeats differ by is in
+        // it already.
+        let about_predicted = points.iter().map(|p| (p.measured_s / p.fitted_s - 1.0).powi(2));
+        let residual = (about_predicted.sum::<f64>() / points.len() as f64).sqrt().min(1.0);
+        let samples = points.len() as u32;
+        self.spreads.push(Uncertainty { of: Quantity::Model, spread: 0.0, residual, samples });
         self.fits.push(FitReport {
             what: "check runs".into(),
             constants: format!("in no fit; predictions are off by {:+.1}% in the mean", 100.0 * bias),

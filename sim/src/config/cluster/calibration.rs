@@ -31,7 +31,7 @@ pub struct Uncertainty {
     /// Standard deviation of the repeats, over their median.
     pub spread: f64,
     /// Root mean square of the relative residuals of the fit that gave the constant; zero if it was measured directly. Of
-    /// [`Quantity::Model`], root mean square about zero of the relative errors of predictions.
+    /// [`Quantity::Model`], root mean square about zero of `measured / predicted - 1`.
     pub residual: f64,
     /// Measured points that went into it, at least one.
     pub samples: u32,
