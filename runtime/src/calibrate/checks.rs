@@ -83,8 +83,14 @@ impl Session<'_> {
         // An interval lies about a predicted time, so here measured times are compared with that. What repeats differ by is in
         // it already.
         let about_predicted = points.iter().map(|p| (p.measured_s / p.fitted_s - 1.0).powi(2));
-        let residual = (about_predicted.sum::<f64>() / points.len() as f64).sqrt().min(1.0);
-        let samples = points.len() as u32;
+        let residual = (about_predicted.sum::<f64>() / points.len() as f64).sqrt();
+        if residual > 1.0 {
+            self.notes.push(format!(
+                "check runs differ from predictions by {:.0}% of these: kept as 100%, the most that a cluster can say",
+                100.0 * residual
+            ));
+        }
+        let (residual, samples) = (residual.min(1.0), points.len() as u32);
         self.spreads.push(Uncertainty { of: Quantity::Model, spread: 0.0, residual, samples });
         self.fits.push(FitReport {
             what: "check runs".into(),

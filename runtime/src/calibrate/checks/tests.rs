@@ -183,13 +183,18 @@ fn what_no_fit_can_express_is_what_check_runs_are_off_by() {
 
 #[test]
 fn predictions_that_are_far_off_are_said_to_be_poor() {
-    let of_call = |plan: &Plan, rank, op| if follows_another_size(plan, rank, op) { 1.25 } else { 1.0 };
-    let mut scatter = || 1.0;
-    let mut machine = real(&of_call, &mut scatter);
-    let found = calibrated(&mut machine, &preset());
-    let poor =
-        |found: &Calibrated| found.notes.iter().any(|note| note.starts_with("poor predictions of check"));
-    assert!(poor(&found) && of_model(&found).residual > POOR, "{:?}", found.notes);
+    let slower = |factor: f64| {
+        let of_call =
+            move |plan: &Plan, rank, op| if follows_another_size(plan, rank, op) { factor } else { 1.0 };
+        let mut scatter = || 1.0;
+        calibrated(&mut real(&of_call, &mut scatter), &preset())
+    };
+    let says = |found: &Calibrated, what: &str| found.notes.iter().any(|note| note.contains(what));
+    let found = slower(1.25);
+    assert!(says(&found, "poor predictions of check runs") && !says(&found, "kept as"), "{:?}", found.notes);
+    assert!((POOR..1.0).contains(&of_model(&found).residual));
+    let found = slower(6.0);
+    assert!(says(&found, "kept as 100%") && of_model(&found).residual == 1.0, "{:?}", found.notes);
 }
 
 #[test]
