@@ -2,10 +2,12 @@
 //!
 //! Nothing here runs a schedule: whole schedules are what [`crate::validate`] holds the result against. Attention calls
 //! give the constants of the cost model (`sim::cost`): time of a work item, of a full and of a partial tile. Messages give
-//! latency and bandwidth. Every constant comes with the spread of its repeats and the residual of its fit.
+//! latency and bandwidth. Every constant comes with the spread of its repeats and the residual of its fit. In the end several
+//! calls and messages in a row, which no fit saw, are predicted and measured: how far off the predictions are is kept too.
 
 mod attention;
 mod beside;
+pub(crate) mod checks;
 mod clock;
 pub mod fit;
 mod memory;
@@ -147,6 +149,7 @@ pub fn calibrate(
     } else {
         session.notes.push("one device: links stay as in the base cluster, unmeasured".into());
     }
+    session.checks()?;
     let Session { mut cluster, fits, notes, spreads, .. } = session;
     cluster.calibration = Some(Calibration {
         device: identity.device,

@@ -21,6 +21,7 @@ pub use gpu::GpuMachine;
 #[cfg(test)]
 pub(crate) use gpu::SEQUENCES as GPU_SEQUENCES;
 
+use crate::cuda::CudaError;
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::Forward;
 
@@ -295,6 +296,16 @@ impl MachineError {
     pub fn new(plan: &Plan, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let title = format!("{} {} on {} ranks", plan.name, plan.pass, plan.ranks());
         Self { plan: title, source: error.into() }
+    }
+
+    /// Whether the plan was not begun, for want of something that other plans do not need.
+    pub fn is_refusal(&self) -> bool {
+        self.source.downcast_ref::<CudaError>().is_some_and(|cause| {
+            matches!(
+                cause,
+                CudaError::NotFusable { .. } | CudaError::OutOfMemory { .. } | CudaError::Unsupported { .. }
+            )
+        })
     }
 }
 

@@ -24,7 +24,6 @@ pub use classes::Class;
 pub use matrix::{Filter, matrix, ranks};
 pub use point::Point;
 
-use crate::cuda::CudaError;
 use crate::machine::{Launching, Machine, MachineError};
 use crate::outcome::median;
 
@@ -145,7 +144,7 @@ pub fn validate(
         match compare(machine, cluster, point) {
             Ok(Ok(done)) => compared.push(done),
             Ok(Err(reason)) => left_out.push(format!("{point}: {reason}")),
-            Err(ValidateError::Machine(error)) if is_refusal(&error) => {
+            Err(ValidateError::Machine(error)) if error.is_refusal() => {
                 left_out.push(format!("{point}: {}", error.source));
             }
             Err(ValidateError::Machine(error)) if !compared.is_empty() => {
@@ -160,16 +159,6 @@ pub fn validate(
     }
     let not_reached = points[reached..].iter().map(ToString::to_string).collect();
     Ok(Report { not_reached, broke, ..Report::of(compared, left_out) })
-}
-
-/// Whether a plan was not begun, for want of something that other plans do not need.
-fn is_refusal(error: &MachineError) -> bool {
-    error.source.downcast_ref::<CudaError>().is_some_and(|cause| {
-        matches!(
-            cause,
-            CudaError::NotFusable { .. } | CudaError::OutOfMemory { .. } | CudaError::Unsupported { .. }
-        )
-    })
 }
 
 /// Predicts `point`, then runs it; or why a run says nothing of the prediction.

@@ -1,10 +1,15 @@
-//! Error bars: what the uncertainty of a calibrated cluster's constants makes of a predicted time.
+//! Error bars: what the uncertainty of a calibrated cluster's constants makes of a predicted time, and how far off predictions
+//! of other plans were.
+
+mod student;
 
 use serde::Serialize;
 
-use crate::config::cluster::{Cluster, Quantity};
+use crate::config::cluster::{Cluster, Quantity, Uncertainty};
 use crate::units::SimTime;
 
+/// Share of the measured times that an interval is meant to hold.
+const SHARE: f64 = 0.9;
 /// Half-width of a 90% interval of a normal distribution, in standard deviations.
 const HALF_WIDTH: f64 = 1.644_853_626_951_472_2;
 
@@ -26,8 +31,17 @@ impl Interval {
 
 /// The interval of `time`, which is what `predict` gives on `cluster`; `None` if the cluster carries no calibration.
 ///
-/// Constants count as independent. Each is moved up by its standard uncertainty, the changes of the time are added in
-/// quadrature, and `+- 1.645` times the root is the interval: first-order propagation (JCGM 100:2008, section 5.1.2).
+/// Constants count as independent. Each is moved up by its standard uncertainty, and the changes of the time are added in
+/// quadrature: first-order propagation (JCGM 100:2008, section 5.1.2). A change counts by its constant's two parts: to the
+/// variance S^2 of what repeats differ by, and to the variance R^2 of what fits miss.
+///
+/// [`Quantity::Model`] is what n plans that no fit used were off by: its residual r is the root mean square about zero of
+/// `measured / predicted - 1`, so a bias is in it. Those errors hold what the fits miss already, so the larger of the two counts:
+///
+///     half-width = sqrt((1.645 S)^2 + max(1.645 R, t_n r time)^2)
+///
+/// If errors are normal about zero, `n r^2 / sigma^2` has a chi-square distribution of n degrees of freedom, and the next
+/// error over r is Student's t with as many; `t_n` holds 90% of it. It is 1.645 for many plans, 1.81 for ten and 2.92 for two.
 ///
 /// # Errors
 /// What `predict` fails with.
@@ -38,16 +52,20 @@ pub fn interval<E>(
 ) -> Result<Option<Interval>, E> {
     let Some(calibration) = &cluster.calibration else { return Ok(None) };
     let time = time.as_secs_f64();
-    let mut variance = 0.0;
+    let (mut repeats, mut fits, mut checked) = (0.0, 0.0, 0.0_f64);
     for uncertainty in &calibration.spreads {
+        let Uncertainty { of, spread, residual, samples } = *uncertainty;
         let relative = uncertainty.relative();
-        let change = match uncertainty.of {
-            Quantity::Model => time * relative,
-            of => predict(&cluster.scaled(of, 1.0 + relative))?.as_secs_f64() - time,
-        };
-        variance += change * change;
+        if of == Quantity::Model {
+            repeats += (time * spread).powi(2);
+            checked += (time * residual * student::two_sided(SHARE, samples)).powi(2);
+        } else if relative > 0.0 {
+            let change = predict(&cluster.scaled(of, 1.0 + relative))?.as_secs_f64() - time;
+            repeats += (change * spread / relative).powi(2);
+            fits += (change * residual / relative).powi(2);
+        }
     }
-    let half = HALF_WIDTH * variance.sqrt();
+    let half = (HALF_WIDTH * HALF_WIDTH * repeats + checked.max(HALF_WIDTH * HALF_WIDTH * fits)).sqrt();
     Ok(Some(Interval {
         low: SimTime::from_secs_f64((time - half).max(0.0)),
         high: SimTime::from_secs_f64(time + half),
@@ -57,7 +75,7 @@ pub fn interval<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::cluster::{Calibration, Dtype, Pass, Uncertainty};
+    use crate::config::cluster::{Calibration, Dtype, Pass};
 
     fn cluster(spreads: &[(&str, f64, f64)]) -> Cluster {
         let mut cluster = Cluster::parse("test", &crate::config::cluster::test_text("")).unwrap();
@@ -101,12 +119,51 @@ mod tests {
         assert!(!found.contains(SimTime::from_secs_f64(1.07 * (compute + copy))));
     }
 
+    /// Half-width over the time, upwards, of a call alone.
+    fn relative_half(spreads: &[(&str, f64, f64)]) -> f64 {
+        let cluster = cluster(spreads);
+        let call = |cluster: &Cluster| {
+            let row = cluster.kernel(128, Dtype::Bf16, Pass::Forward).map_err(|e| e.to_string())?;
+            Ok::<_, String>(SimTime::from_secs_f64(1e15 / row.rate.0))
+        };
+        let time = call(&cluster).unwrap();
+        let found = interval(&cluster, time, call).unwrap().unwrap();
+        assert!(found.low <= time && time <= found.high, "{found:?}");
+        found.high.as_secs_f64() / time.as_secs_f64() - 1.0
+    }
+
+    const RATE: &str = "kernels.forward.bf16.128.rate";
+
     #[test]
-    fn what_whole_plans_missed_by_counts_for_the_whole() {
-        let cluster = cluster(&[("model", 0.02, 0.0)]);
-        let found = interval(&cluster, serial(&cluster).unwrap(), serial).unwrap().unwrap();
-        let time = 1e15 / 714.1e12 + 0.1;
-        assert!((found.high.as_secs_f64() / time - 1.0329).abs() < 1e-4, "{found:?}");
+    fn what_other_plans_missed_by_counts_for_the_whole() {
+        assert!((relative_half(&[("model", 0.02, 0.0)]) - 0.0329).abs() < 1e-4);
+        // Three plans: t is 2.353.
+        assert!((relative_half(&[("model", 0.0, 0.02)]) - 0.04706).abs() < 1e-4);
+    }
+
+    #[test]
+    fn what_fits_and_other_plans_miss_counts_once_and_repeats_always() {
+        // A rate that is 4% higher makes a time 1 - 1/1.04 shorter.
+        let of_fit = 1.644_85 * (1.0 - 1.0 / 1.04);
+        let with = |model| relative_half(&[(RATE, 0.0, 0.04), ("model", 0.0, model)]);
+        assert!((with(0.01) - of_fit).abs() < 1e-4, "the fits' residual is the larger");
+        assert!((with(0.05) - 2.3534 * 0.05).abs() < 1e-4, "the other plans' errors are");
+        let spread = relative_half(&[(RATE, 0.04, 0.0), ("model", 0.0, 0.05)]);
+        assert!((spread - f64::hypot(of_fit, 2.3534 * 0.05)).abs() < 1e-4, "{spread}");
+        // Both parts of one constant, 3% and 4%, move it by 5%.
+        let both = relative_half(&[(RATE, 0.03, 0.04), ("model", 0.0, 0.001)]);
+        assert!((both - 1.644_85 * (1.0 - 1.0 / 1.05)).abs() < 1e-4, "{both}");
+    }
+
+    #[test]
+    fn nothing_known_is_no_width_and_no_time_has_an_interval() {
+        assert_eq!(relative_half(&[(RATE, 0.0, 0.0), ("model", 0.0, 0.0)]), 0.0);
+        assert_eq!(relative_half(&[]), 0.0);
+        let cluster = cluster(&[(RATE, 0.0, 0.0), ("fabric.copy.latency", 1.0, 1.0), ("model", 1.0, 1.0)]);
+        for time in [SimTime::ZERO, SimTime(1), SimTime::NEVER] {
+            let found = interval(&cluster, time, |_| Ok::<_, String>(time)).unwrap().unwrap();
+            assert!(found.contains(time), "{time}: {found:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The plans that a calibration measures: attention calls of ranks that have nothing to do with each other, single messages
-//! between two, the two beside each other, and steps that stream memory. None of them is a schedule: nothing attends what a
-//! message brings.
+//! between two, the two beside each other, steps that stream memory, and several of all these. None of them is a schedule:
+//! nothing attends what a message brings.
+
+pub mod several;
 
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};

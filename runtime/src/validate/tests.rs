@@ -1,4 +1,5 @@
 use super::*;
+use crate::cuda::CudaError;
 use crate::machine::{CpuMachine, Identity, LaunchCosts, MachineKernel, Runs, Sizes};
 
 fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -> Compared {

@@ -1,5 +1,6 @@
 //! The executor on made-up GPUs, held against the f64 reference.
 
+mod checks;
 mod exact;
 mod exchange;
 mod faults;

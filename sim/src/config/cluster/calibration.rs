@@ -30,9 +30,10 @@ pub struct Uncertainty {
     pub of: Quantity,
     /// Standard deviation of the repeats, over their median.
     pub spread: f64,
-    /// Root mean square of the relative residuals of the fit that gave the constant; zero if it was measured directly.
+    /// Root mean square of the relative residuals of the fit that gave the constant; zero if it was measured directly. Of
+    /// [`Quantity::Model`], root mean square about zero of `measured / predicted - 1`.
     pub residual: f64,
-    /// Measured points that went into it.
+    /// Measured points that went into it, at least one.
     pub samples: u32,
 }
 
@@ -66,7 +67,7 @@ pub enum Quantity {
     NcclLatency,
     /// A figure of one attention kernel: `kernels.forward.bf16.128.rate`.
     Kernel(KernelId, KernelFigure),
-    /// Everything at once: `model`. What whole plans that are no part of a validation missed by.
+    /// Everything at once: `model`. What predictions of plans that are no part of a fit or a validation missed by.
     Model,
 }
 
