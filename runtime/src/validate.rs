@@ -14,7 +14,7 @@ use ringlab_sim::interval::{Interval, interval};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::schedule::BuildError;
-use ringlab_sim::timeline::{SpanKind, Timeline};
+use ringlab_sim::timeline::{Span, SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 use serde::Serialize;
 use statrs::statistics::{Data, OrderStatistics};
@@ -85,12 +85,30 @@ pub struct Compared {
     pub median_step_error: f64,
     /// The largest of them.
     pub worst_step_error: f64,
+    /// Every attention call, rank by rank; none where there are more than [`MOST_CALLS`].
+    pub calls: Vec<Call>,
     /// How they were loaded, which is also what was predicted.
     pub load: Load,
     /// How long the devices had been working when the measured repeats began, in seconds; zero where that plays no part.
     pub loaded_s: f64,
     /// Makespans over the wall time of the measured repeats; zero likewise.
     pub duty: f64,
+}
+
+/// Attention calls of a point that are listed.
+pub const MOST_CALLS: usize = 64;
+
+/// One attention call of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Call {
+    /// Whose.
+    pub rank: u32,
+    /// In which step.
+    pub step: u32,
+    /// Predicted, in seconds.
+    pub predicted_s: f64,
+    /// Measured, in seconds.
+    pub measured_s: f64,
 }
 
 /// All points and what they come to.
@@ -213,7 +231,8 @@ fn compared(
     (timeline, measured, spread): (&Timeline, SimTime, f64),
 ) -> Compared {
     let (before, after) = (Metrics::of(plan, predicted), Metrics::of(plan, timeline));
-    let steps = step_errors(predicted, timeline);
+    let calls = calls(predicted, timeline);
+    let errors = || calls.iter().map(|c| (c.predicted_s / c.measured_s - 1.0).abs());
     let (predicted_s, measured_s) = (predicted.makespan.as_secs_f64(), measured.as_secs_f64());
     Compared {
         point: point.clone(),
@@ -229,33 +248,35 @@ fn compared(
         measured_bubble_ratio: after.bubble_ratio,
         predicted_exposed_s: before.exposed_comm.as_secs_f64(),
         measured_exposed_s: after.exposed_comm.as_secs_f64(),
-        median_step_error: if steps.is_empty() { 0.0 } else { Data::new(steps.clone()).median() },
-        worst_step_error: steps.iter().copied().fold(0.0, f64::max),
+        median_step_error: if calls.is_empty() {
+            0.0
+        } else {
+            Data::new(errors().collect::<Vec<_>>()).median()
+        },
+        worst_step_error: errors().fold(0.0, f64::max),
+        calls: if calls.len() > MOST_CALLS { Vec::new() } else { calls },
         load: Load::Sustained,
         loaded_s: 0.0,
         duty: 0.0,
     }
 }
 
-/// `|predicted / measured - 1|` of every attention call that both timelines have.
-fn step_errors(predicted: &Timeline, measured: &Timeline) -> Vec<f64> {
-    let calls = |t: &Timeline| {
-        let mut calls: Vec<(u32, u32, f64)> = t
-            .spans
-            .iter()
-            .filter(|s| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward))
-            .map(|s| (s.rank, s.op, s.duration().as_secs_f64()))
-            .collect();
-        calls.sort_by_key(|&(rank, op, _)| (rank, op));
+/// Every attention call that both timelines have, with times that are not zero.
+fn calls(predicted: &Timeline, measured: &Timeline) -> Vec<Call> {
+    let of = |t: &Timeline| {
+        let attends = |s: &&Span| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward);
+        let mut calls: Vec<Span> = t.spans.iter().filter(attends).copied().collect();
+        calls.sort_by_key(|s| (s.rank, s.op));
         calls
     };
-    let measured = calls(measured);
-    let error = |(rank, op, time): (u32, u32, f64)| {
-        let at = measured.binary_search_by_key(&(rank, op), |&(r, o, _)| (r, o)).ok()?;
-        let took = measured[at].2;
-        (took > 0.0 && time > 0.0).then(|| (time / took - 1.0).abs())
+    let measured = of(measured);
+    let call = |one: Span| {
+        let at = measured.binary_search_by_key(&(one.rank, one.op), |s| (s.rank, s.op)).ok()?;
+        let [predicted_s, measured_s] = [one, measured[at]].map(|s| s.duration().as_secs_f64());
+        let are_times = predicted_s > 0.0 && measured_s > 0.0;
+        are_times.then_some(Call { rank: one.rank, step: one.step, predicted_s, measured_s })
     };
-    calls(predicted).into_iter().filter_map(error).collect()
+    of(predicted).into_iter().filter_map(call).collect()
 }
 
 impl Report {

@@ -38,7 +38,9 @@ impl Interval {
 /// [`Quantity::Model`] is what n plans that no fit used were off by: its residual r is the root mean square about zero of
 /// `measured / predicted - 1`, so a bias is in it. Those errors hold what the fits miss already, so the larger of the two counts:
 ///
-///     half-width = sqrt((1.645 S)^2 + max(1.645 R, t_n r time)^2)
+/// ```text
+/// half-width = sqrt((1.645 S)^2 + max(1.645 R, t_n r time)^2)
+/// ```
 ///
 /// If errors are normal about zero, `n r^2 / sigma^2` has a chi-square distribution of n degrees of freedom, and the next
 /// error over r is Student's t with as many; `t_n` holds 90% of it. It is 1.645 for many plans, 1.81 for ten and 2.92 for two.

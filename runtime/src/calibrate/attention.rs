@@ -244,7 +244,8 @@ impl Session<'_> {
         (calls, carried): (f64, f64),
     ) -> Vec<f64> {
         let (profile, heads) = work(kernel, shape, pattern, (queries, keys));
-        let [fixed, full, partial] = cost::weights(&profile, heads, self.cluster.device.sms);
+        let [fixed, full, partial] =
+            cost::weights(&profile, heads, self.cluster.device.sms, (kernel.items, kernel.grid));
         if is_single(kernel) {
             return vec![calls, calls * fixed, calls * (full + partial)];
         }

@@ -20,6 +20,7 @@ fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -
         measured_exposed_s: 0.0,
         median_step_error: 0.0,
         worst_step_error: 0.0,
+        calls: Vec::new(),
         load: Load::Sustained,
         loaded_s: 0.0,
         duty: 0.0,
@@ -111,6 +112,16 @@ fn what_was_measured_is_kept_when_time_is_up() {
     assert_eq!((report.points.len(), report.not_reached.len()), (2, 1));
     assert!(report.not_reached[0].starts_with("all-gather forward"), "{:?}", report.not_reached);
     assert_eq!(report.broke, None);
+}
+
+#[test]
+fn calls_are_listed_rank_by_rank() {
+    // Of a causal ring of two, rank 0 has its own keys only, and rank 1 those of rank 0 too.
+    let report = validated(&["ring"], 1).unwrap();
+    let calls: Vec<(u32, u32)> = report.points[0].calls.iter().map(|c| (c.rank, c.step)).collect();
+    assert_eq!(calls, [(0, 0), (1, 0), (1, 1)]);
+    let errors = report.points[0].calls.iter().map(|c| (c.predicted_s / c.measured_s - 1.0).abs());
+    assert_eq!(errors.fold(0.0, f64::max), report.points[0].worst_step_error);
 }
 
 #[test]

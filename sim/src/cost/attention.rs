@@ -8,6 +8,7 @@
 //! constant that every call has. Equal
 //! items in whole waves make this exact.
 
+use super::items::LastRound;
 use super::whole_picoseconds;
 use crate::config::cluster::{Grid, Items, KernelRow};
 use crate::tiles::{RowTiles, TileProfile, TileShape};
@@ -29,6 +30,7 @@ pub struct Kernel {
     boost: f64,
     items: Items,
     grid: Grid,
+    sms: u32,
 }
 
 /// Heads of a call, times sequences.
@@ -62,6 +64,8 @@ pub struct Call {
     pub around: f64,
     /// Sum over the visited tiles, each of a full one's time: what multiplies matrices.
     pub tiles: f64,
+    /// Items beyond whole rounds that are cut into parts, and how long the parts take.
+    pub last: Option<(u64, f64)>,
 }
 
 impl Kernel {
@@ -80,6 +84,7 @@ impl Kernel {
             boost: row.boost.unwrap_or(f64::INFINITY),
             items: row.items,
             grid: row.grid,
+            sms: sms.max(1),
         }
     }
 
@@ -114,7 +119,13 @@ impl Kernel {
         let fixed = self.fixed + f64::from(carries) * self.carry;
         let shared = heads.shared as f64;
         let total = profile.rows as f64 * fixed + tiles(profile.total);
+        let last = LastRound::of(self.items, self.grid, profile, heads, self.sms).map(|last| {
+            let RowTiles { full, partial } = profile.heaviest;
+            let tile = tiles(profile.heaviest) / (full + partial) as f64;
+            (last.items, last.rounds as f64 * shared * (fixed + last.tiles as f64 * tile))
+        });
         Call {
+            last,
             items: profile.rows * heads.separate,
             total: total * shared * heads.separate as f64,
             lightest: (fixed + tiles(profile.lightest)) * shared,
@@ -142,6 +153,11 @@ impl Call {
             return SimTime::ZERO;
         }
         let sms = u64::from(sms.max(1));
+        if let Some((items, time)) = self.last {
+            return whole_picoseconds(
+                ((self.items - items) / sms) as f64 * self.lightest + time + self.around,
+            );
+        }
         let idle = self.items.next_multiple_of(sms) - self.items;
         let spread = (self.total + idle as f64 * self.lightest) / sms as f64;
         whole_picoseconds(spread.max(self.heaviest) + self.around)
@@ -150,9 +166,17 @@ impl Call {
 
 /// How often a call over `heads`, on `sms` SMs, takes the time of (a work item's prologue and epilogue, a full tile, a
 /// partial tile): the factors with which a call's time is linear in a kernel's constants.
-pub fn weights(profile: &TileProfile, heads: Heads, sms: u32) -> [f64; 3] {
+pub fn weights(profile: &TileProfile, heads: Heads, sms: u32, (item, grid): (Items, Grid)) -> [f64; 3] {
+    let last = LastRound::of(item, grid, profile, heads, sms);
     let sms = u64::from(sms.max(1));
     let items = profile.rows * heads.separate;
+    if let Some(last) = last {
+        let RowTiles { full, partial } = profile.heaviest;
+        let whole = ((items - last.items) / sms) as f64;
+        let part = last.tiles as f64 / (full + partial) as f64;
+        let of = |one: u64| heads.shared as f64 * (whole + last.rounds as f64 * part) * one as f64;
+        return [heads.shared as f64 * (whole + last.rounds as f64), of(full), of(partial)];
+    }
     let idle = items.next_multiple_of(sms) - items;
     let shared = heads.shared as f64;
     let spread =
@@ -267,11 +291,28 @@ mod tests {
     fn weights_times_constants_are_the_time_of_a_call() {
         for (rows, repeats, sms) in [(33, 4, 132), (7, 3, 16), (1, 1, 132), (40, 16, 132)] {
             let (kernel, profile) = (Kernel::new(&row(64, 64, sms), sms), causal(rows, 64));
-            let [fixed, full, partial] = weights(&profile, Heads::separate(repeats), sms);
+            let [fixed, full, partial] =
+                weights(&profile, Heads::separate(repeats), sms, (Items::QueryTiles, Grid::Persistent));
             let time = fixed * 1000.0 + full * 1000.0 + partial * 1500.0;
             let exact = kernel.call(&profile, Heads::separate(repeats), 0).time(sms).0 as f64;
             assert!((time - exact).abs() <= 1.0, "{time} for {exact}");
         }
+    }
+
+    #[test]
+    fn a_last_round_of_parts_takes_their_time() {
+        // 2048 equal items on 132 SMs: 15 rounds of 1 + 128, and three of 1 + 26.
+        let queue = KernelRow { items: Items::KeyTiles, grid: Grid::PersistentQueue, ..row(64, 64, 132) };
+        let each = RowTiles { full: 128, partial: 0 };
+        let total = RowTiles { full: 64 * 128, partial: 0 };
+        let profile = TileProfile { rows: 64, total, empty: 0, heaviest: each, lightest: each };
+        let heads = Heads::separate(32);
+        let time = Kernel::new(&queue, 132).call(&profile, heads, 0).time(132).0;
+        assert_eq!(time, (15 * 129 + 3 * 27) * 1000);
+        let [fixed, full, partial] = weights(&profile, heads, 132, (Items::KeyTiles, Grid::PersistentQueue));
+        assert_eq!([fixed, full, partial], [18.0, 15.0 * 128.0 + 3.0 * 26.0, 0.0]);
+        let plain = Kernel::new(&row(64, 64, 132), 132).call(&profile, heads, 0).time(132).0;
+        assert_eq!(plain, 16 * 129 * 1000);
     }
 
     #[test]

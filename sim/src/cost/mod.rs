@@ -2,11 +2,13 @@
 
 mod attention;
 mod cache;
+mod items;
 mod kernels;
 mod memory;
 mod scores;
 
 pub use attention::{Call, Heads, Kernel, weights};
+pub use items::heads;
 pub use kernels::Kernels;
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
 
@@ -62,22 +64,23 @@ impl Costs {
     }
 
     /// The work items of an attention call with `kernel`, over all heads and sequences, which reads and leaves a carried
-    /// state `carries` times in all.
+    /// state `carries` times in all; `writes`: nothing was added to its gradients of keys before.
     pub fn call(
         &mut self,
         plan: &Plan,
         kernel: &Kernel,
         (q, kv, mask): (BlockId, BlockId, MaskId),
-        carries: u32,
+        (carries, writes): (u32, bool),
     ) -> Call {
+        let profile = self.profile(plan, kernel, (q, kv, mask));
+        let (queries, keys) = (repeats(plan, q), repeats(plan, kv).max(1));
         let heads = match kernel.items() {
-            Items::QueryTiles => Heads::separate(repeats(plan, q)),
+            Items::QueryTiles => Heads::separate(queries),
             Items::KeyTiles => {
-                let kv_heads = repeats(plan, kv);
-                Heads { separate: kv_heads, shared: repeats(plan, q).div_ceil(kv_heads.max(1)) }
+                heads(Items::KeyTiles, &profile, (keys, queries.div_ceil(keys)), self.sms(), writes)
             }
         };
-        kernel.call(&self.profile(plan, kernel, (q, kv, mask)), heads, carries)
+        kernel.call(&profile, heads, carries)
     }
 
     /// The tiles of an attention call for one head, as `kernel` cuts it.

@@ -360,7 +360,10 @@ impl Loader<'_> {
         };
         let kernel = self.costs.choose(self.plan, &kernels, blocks);
         let carries = if kernel.has_carry() { carries(program, index) } else { 0 };
-        let (call, sms) = (self.costs.call(self.plan, &kernel, blocks, carries), self.costs.sms());
+        let writes =
+            matches!(program.ops[index as usize].kind, OpKind::AttendBackward { init_dkv: true, .. });
+        let call = self.costs.call(self.plan, &kernel, blocks, (carries, writes));
+        let sms = self.costs.sms();
         let grid = match kernel.grid() {
             // A grid of fewer thread blocks than there are SMs leaves some free.
             Grid::PersistentQueue if call.items < u64::from(sms) => Grid::PerItem,

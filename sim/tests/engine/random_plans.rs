@@ -123,7 +123,8 @@ fn least_time(plan: &Plan, costs: &mut Costs, topology: &Topology, rank: usize, 
         | OpKind::AttendBackward { q_block, kv_block, mask, .. } => {
             let (kernels, blocks) = (costs.kernels(plan).unwrap(), (q_block, kv_block, mask));
             let kernel = costs.choose(plan, &kernels, blocks);
-            costs.call(plan, &kernel, blocks, 0).time(costs.sms())
+            let writes = matches!(program.ops[op].kind, OpKind::AttendBackward { init_dkv: true, .. });
+            costs.call(plan, &kernel, blocks, (0, writes)).time(costs.sms())
         }
         OpKind::Send { message, .. } | OpKind::Recv { message, .. } => {
             let m = plan.message(message);

@@ -7,8 +7,8 @@ use ringlab_sim::problem::{Pass, Shape};
 use crate::calibrate::probes::{self, several};
 use crate::machine::Machine;
 
-/// Tokens of a rank over those of the longest single call: sizes that no fit has, one short and one long.
-const LENGTHS: [(u64, u64); 2] = [(3, 16), (3, 4)];
+/// Tokens of a rank over those of the longest single call: sizes that no fit has.
+const LENGTHS: [(u64, u64); 2] = [(3, 8), (3, 4)];
 /// Tokens that give every part of a plan some.
 const LEAST: u64 = 16;
 
