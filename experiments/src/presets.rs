@@ -39,6 +39,7 @@ const CLUSTERS: &[Preset] = presets!["clusters":
     "2x-dgx-a100-100g" + "a100-sxm" + "host-cuda" + "a100-nvlink" + "a100-kernels",
     "dgx-h100" + "h100-sxm" + "host-cuda" + "h100-nvlink" + "ib-ndr400" + "h100-kernels",
     "hgx-h200" + "host-cuda" + "ib-ndr400",
+    "h200-nvl2-validated",
     "dgx-b200" + "host-cuda" + "ib-ndr400",
     "tpu-v4-4x4",
     "cpu-threads",
