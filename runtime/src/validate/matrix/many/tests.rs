@@ -103,10 +103,11 @@ fn other_numbers_of_gpus_have_points_too() {
     }
 }
 
-/// Sustained load before a point, in seconds.
-const LOAD: f64 = 0.5;
-/// What preparing one takes besides its upload, in seconds: with it 0.53 s on two H200s, where 119 points of 46 s after 0.3 s
-/// of load each took 145 s.
+/// Lasting load before a point, in seconds.
+const LOAD: f64 = 1.5;
+/// Rest before a point that is measured after one, in seconds, and after each run over its length.
+const REST: (f64, f64) = (0.1, 6.0);
+/// What preparing one takes besides its upload, in seconds.
 const PREPARED: f64 = 0.3;
 /// Communicators of eight ranks, on each of up to three lanes, in seconds.
 const JOINED: f64 = 1.5;
@@ -126,8 +127,13 @@ fn lasts(point: &Point, plan: &Plan) -> f64 {
     } else {
         1.0
     };
-    // The first run loads kernels; then come runs for the length of the load, one at least.
-    let measured = pass * (1.0 + repeats) + pass.max(LOAD);
+    // As long as a GPU machine takes it to last; the first run loads kernels, the second warms up.
+    let expected = pass * RATE / 500e12;
+    let measured = if expected <= 0.04 {
+        REST.0 + (2.0 + repeats) * (pass + REST.1 * expected)
+    } else {
+        pass * (1.0 + repeats) + pass.max(LOAD)
+    };
     let tensors = if point.pass == Pass::Forward { 1 } else { 3 };
     let heads = u64::from(tensors * point.shape.heads + 2 * point.shape.kv_heads);
     let uploaded = (point.seq_len * heads * u64::from(point.shape.head_dim)) as f64 / UPLOADED;
@@ -153,12 +159,19 @@ fn costs(points: &[Point]) -> (f64, f64, u64) {
 }
 
 #[test]
+fn the_estimate_is_what_two_h200s_took() {
+    // 117 points, less Megatron-SP's two, took 225 s (experiments/results/h200-validation-2026-11-30/fifth).
+    let (all, ..) = costs(&all_of(2));
+    assert!((all / 225.0 - 1.0).abs() < 0.05, "{all} s");
+}
+
+#[test]
 fn a_host_of_h200s_has_time_and_memory_for_it_as_the_docs_say() {
     let docs = include_str!("../../../../../docs/eight-gpus.md");
     let (four, eight) = (all_of(4), all_of(8));
     let costs = [costs(&four), costs(&eight)];
     for (all, first, largest) in costs {
-        assert!(all < 320.0 && first < 150.0, "{all} and {first} s");
+        assert!(all < 400.0 && first < 160.0, "{all} and {first} s");
         assert!(largest < 120_000_000_000, "{largest} bytes on 141 GB");
     }
     let [a, b] = costs;
