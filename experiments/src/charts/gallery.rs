@@ -102,6 +102,8 @@ const TIMELINE: &str = "ringlab simulate --seq 128Ki --cp 8 --schedule ring,zigz
 const KERNEL_LENGTH: &str = "16384";
 const RATES: &str = include_str!("../../results/h200-kernels-2026-11-30-2/rates.csv");
 const RESULTS: &str = "experiments/results/h200-kernels-2026-11-30-2";
+const VALIDATION: &str = include_str!("../../results/h200-validation-2026-11-30/fifth/validate.json");
+const VALIDATED: &str = "experiments/results/h200-validation-2026-11-30/fifth";
 
 /// Makes every picture, its data and the page that shows them in `folder`.
 ///
@@ -119,6 +121,7 @@ pub fn gallery(folder: &Path) -> Result<()> {
         page += &entry.make(folder)?;
     }
     page += &kernels(folder)?;
+    page += &validation(folder)?;
     page += &paper(folder)?;
     write_file(&folder.join("README.md"), page.as_bytes())
 }
@@ -210,6 +213,18 @@ fn kernels(folder: &Path) -> Result<String> {
     Ok(section("Attention kernels on an H200", "kernels", &caption, &command))
 }
 
+fn validation(folder: &Path) -> Result<String> {
+    let table = Table::parse("validate", VALIDATION)?;
+    let drawn = draw(&table, &Request::of(Kind::Validate))?;
+    write_file(&folder.join("validate.svg"), &drawn.bytes(Picture::Svg)?)?;
+    write_file(&folder.join("validate.data.csv"), drawn.data()?.as_bytes())?;
+    let caption = format!(
+        "Whole schedules on two H200s, each predicted from single calls and messages, then run: [{VALIDATED}](../../{VALIDATED})."
+    );
+    let command = format!("ringlab plot validate {VALIDATED}/validate.json -o validate.svg");
+    Ok(section("Predicted and measured on two H200s", "validate", &caption, &command))
+}
+
 fn paper(folder: &Path) -> Result<String> {
     const NAME: &str = "striped";
     let rows = commands::paper::csv(&crate::papers::run(NAME)?)?;
@@ -218,7 +233,7 @@ fn paper(folder: &Path) -> Result<String> {
     write_file(&folder.join("paper.svg"), &drawn.bytes(Picture::Svg)?)?;
     write_file(&folder.join("paper.data.csv"), drawn.data()?.as_bytes())?;
     let caption = "Printed speed-ups over predicted ones: on the diagonal they agree, outside the dotted lines they differ by more \
-                   than a tenth. `ringlab plot validate` draws the same of measured times.";
+                   than a tenth.";
     let command = format!(
         "ringlab paper {NAME} --format csv -o rows.csv\n    ringlab plot paper rows.csv --where unit=x --by table -o paper.svg"
     );
