@@ -53,18 +53,16 @@ struct Times {
     unlimited_s: f64,
     /// With pauses, where that was measured.
     resting: Option<Timed>,
-    /// A shorter one after a rest.
-    rested: Timed,
     /// By device, under load.
     each: Vec<f64>,
-    /// By device, after a rest.
+    /// By device, a shorter one after a rest.
     each_rested: Vec<f64>,
 }
 
 impl Times {
     fn are_measurable(&self) -> bool {
         let is_time = |t: &Timed| t.seconds > 0.0 && t.busy > 0.0;
-        self.unlimited_s > 0.0 && [&self.loaded, &self.rested].into_iter().chain(&self.resting).all(is_time)
+        self.unlimited_s > 0.0 && [&self.loaded].into_iter().chain(&self.resting).all(is_time)
     }
 }
 
@@ -115,18 +113,8 @@ impl Session<'_> {
         kernels: &[MachineKernel],
         kernel: &MachineKernel,
     ) -> Result<Option<Times>, CalibrateError> {
-        let is_launched =
-            |&(pattern, tokens): &(Pattern, u64)| is_launched(kernels, kernel, pattern, (tokens, tokens));
-        let (mut short, mut long) = (None, None);
-        for call in RESTED.into_iter().filter(is_launched) {
-            let plan = self.calls(kernel, call)?;
-            if short.is_none() && self.is_rested(&plan) {
-                short = Some((call, plan));
-            }
-        }
-        for call in LOADED.into_iter().filter(is_launched) {
-            long = long.or(Some((call, self.calls(kernel, call)?)));
-        }
+        let short = self.first(kernels, kernel, &RESTED, |plan| self.is_rested(plan))?;
+        let long = self.first(kernels, kernel, &LOADED, |_| true)?;
         let (Some((short, brief)), Some((long, lasting))) = (short, long) else { return Ok(None) };
         let of = |runs: &Runs, activity: f64| Timed {
             seconds: of_kind(&runs.timeline, kernel.span_kind()),
@@ -152,19 +140,30 @@ impl Session<'_> {
             None
         };
         let loaded = of(&loaded, found.activity);
-        let rested = of(&rested, self.found(kernel, short).activity);
         let unlimited_s = found.seconds;
-        Ok(Some(Times { kernel: name, loaded, unlimited_s, resting, rested, each, each_rested }))
+        Ok(Some(Times { kernel: name, loaded, unlimited_s, resting, each, each_rested }))
     }
 
-    /// One call of as many queries as keys on every rank.
-    fn calls(
+    /// The first of `calls`, each of as many queries as keys on every rank, that `kernel` is launched for and whose plan
+    /// `suits`.
+    fn first(
         &self,
+        kernels: &[MachineKernel],
         kernel: &MachineKernel,
-        (pattern, tokens): (Pattern, u64),
-    ) -> Result<Plan, CalibrateError> {
+        calls: &[(Pattern, u64)],
+        suits: impl Fn(&Plan) -> bool,
+    ) -> Result<Option<((Pattern, u64), Plan)>, CalibrateError> {
         let (shape, ranks) = (kernel.shape(self.machine.sizes().heads), self.machine.identity().devices);
-        probes::call(shape, kernel.pass, pattern, tokens, ranks).ok_or(CalibrateError::Sizes("clock"))
+        for &(pattern, tokens) in calls {
+            if is_launched(kernels, kernel, pattern, (tokens, tokens)) {
+                let plan = probes::call(shape, kernel.pass, pattern, tokens, ranks);
+                let plan = plan.ok_or(CalibrateError::Sizes("clock"))?;
+                if suits(&plan) {
+                    return Ok(Some(((pattern, tokens), plan)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The median of the runs under load, and each device's time.

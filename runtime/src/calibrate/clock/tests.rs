@@ -155,7 +155,6 @@ fn devices_are_told_apart_by_their_times() {
         loaded: second,
         unlimited_s: 1.0,
         resting: None,
-        rested: second,
         each: each.to_vec(),
         each_rested: Vec::new(),
     };

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::config::error::ConfigError;
+use crate::config::section::Section;
 use crate::units::SimTime;
 
 /// How long all chips keep the same clock: on two H200s calls of 0.13 ms were as fast on both, and those of 6 ms 3 to 4.5%
@@ -50,6 +52,33 @@ impl Power {
         let own = of_gpu(&self.cold_speeds, gpu);
         if lasts <= AT_ONCE { 1.0 } else { own + (1.0 - own) * (AT_ONCE.0 as f64 / lasts.0 as f64) }
     }
+}
+
+/// The table of a cluster of so many GPUs a node.
+pub(super) fn read(section: &Section<'_, '_>, gpus: u32) -> Result<Power, ConfigError> {
+    let idle = section.required("idle")?;
+    let at_rest = idle.real(0.0..=1.0)?;
+    if at_rest == 1.0 {
+        return Err(idle.error(format!("`{}` is 1, which leaves no power to compute with", idle.path)));
+    }
+    Ok(Power {
+        boost: section.required("boost")?.real(1.0..=10.0)?,
+        idle: at_rest,
+        exponent: section.required("exponent")?.real(1.0..=10.0)?,
+        speeds: speeds(section, "speeds", gpus)?,
+        cold_speeds: speeds(section, "cold_speeds", gpus)?,
+        source: section.required("source")?.text()?,
+    })
+}
+
+fn speeds(section: &Section<'_, '_>, key: &'static str, gpus: u32) -> Result<Vec<f64>, ConfigError> {
+    let Some(field) = section.optional(key) else { return Ok(Vec::new()) };
+    let speeds = section.fields(key)?;
+    if speeds.len() != gpus as usize {
+        let message = format!("`{}` has {} entries for {gpus} GPUs of a node", field.path, speeds.len());
+        return Err(field.error(message).with_hint("one for each, or leave it out: then all are alike"));
+    }
+    speeds.into_iter().map(|speed| speed.real(0.1..=10.0)).collect()
 }
 
 fn of_gpu(list: &[f64], gpu: u32) -> f64 {

@@ -4,7 +4,7 @@ mod kernels;
 
 use super::{
     Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
-    NetworkTopology, Peak, Power, Quantity, Ramp, Reached, Transport, Uncertainty,
+    NetworkTopology, Peak, Quantity, Ramp, Reached, Transport, Uncertainty, power,
 };
 use toml::de::DeTable;
 
@@ -183,7 +183,7 @@ fn device(section: &Section<'_, '_>, gpus: u32) -> Result<Device, ConfigError> {
         reached: reached(&section.section("reached", REACHED)?)?,
         power: section
             .optional_section("power", POWER)?
-            .map(|power| self::power(&power, gpus))
+            .map(|section| power::read(&section, gpus))
             .transpose()?,
     })
 }
@@ -206,32 +206,6 @@ fn reached(section: &Section<'_, '_>) -> Result<Reached, ConfigError> {
         call: section.optional("call").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
         source: section.required("source")?.text()?,
     })
-}
-
-fn power(section: &Section<'_, '_>, gpus: u32) -> Result<Power, ConfigError> {
-    let idle = section.required("idle")?;
-    let at_rest = idle.real(0.0..=1.0)?;
-    if at_rest == 1.0 {
-        return Err(idle.error(format!("`{}` is 1, which leaves no power to compute with", idle.path)));
-    }
-    Ok(Power {
-        boost: section.required("boost")?.real(1.0..=10.0)?,
-        idle: at_rest,
-        exponent: section.required("exponent")?.real(1.0..=10.0)?,
-        speeds: speeds(section, "speeds", gpus)?,
-        cold_speeds: speeds(section, "cold_speeds", gpus)?,
-        source: section.required("source")?.text()?,
-    })
-}
-
-fn speeds(section: &Section<'_, '_>, key: &'static str, gpus: u32) -> Result<Vec<f64>, ConfigError> {
-    let Some(field) = section.optional(key) else { return Ok(Vec::new()) };
-    let speeds = section.fields(key)?;
-    if speeds.len() != gpus as usize {
-        let message = format!("`{}` has {} entries for {gpus} GPUs of a node", field.path, speeds.len());
-        return Err(field.error(message).with_hint("one for each, or leave it out: then all are alike"));
-    }
-    speeds.into_iter().map(|speed| speed.real(0.1..=10.0)).collect()
 }
 
 fn host(section: &Section<'_, '_>) -> Result<Host, ConfigError> {
