@@ -13,12 +13,14 @@ use super::attention::is_launched;
 use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
 use crate::machine::{Duty, Launching, MachineKernel, Runs};
 
+/// A mask, and as many tokens of queries as of keys.
+type Call = (Pattern, u64);
+
 /// Calls that may stand for a kernel under load, the first that it is launched for: in long ones hosts leave no pauses, and
 /// keys, queries and gradients lie in memory as they do in long runs.
-const LOADED: [(Pattern, u64); 3] =
-    [(Pattern::Full, 64 << 10), (Pattern::Causal, 16 << 10), (Pattern::Full, 2 << 10)];
+const LOADED: [Call; 3] = [(Pattern::Full, 64 << 10), (Pattern::Causal, 16 << 10), (Pattern::Full, 2 << 10)];
 /// The same after a rest, the first that is done before the clock falls.
-const RESTED: [(Pattern, u64); 4] = [
+const RESTED: [Call; 4] = [
     (Pattern::Full, 32 << 10),
     (Pattern::Full, 24 << 10),
     (Pattern::Causal, 16 << 10),
@@ -150,9 +152,9 @@ impl Session<'_> {
         &self,
         kernels: &[MachineKernel],
         kernel: &MachineKernel,
-        calls: &[(Pattern, u64)],
+        calls: &[Call],
         suits: impl Fn(&Plan) -> bool,
-    ) -> Result<Option<((Pattern, u64), Plan)>, CalibrateError> {
+    ) -> Result<Option<(Call, Plan)>, CalibrateError> {
         let (shape, ranks) = (kernel.shape(self.machine.sizes().heads), self.machine.identity().devices);
         for &(pattern, tokens) in calls {
             if is_launched(kernels, kernel, pattern, (tokens, tokens)) {
@@ -180,7 +182,7 @@ impl Session<'_> {
     }
 
     /// A call of `kernel` by the constants that were found.
-    fn found(&self, kernel: &MachineKernel, (pattern, tokens): (Pattern, u64)) -> Found {
+    fn found(&self, kernel: &MachineKernel, (pattern, tokens): Call) -> Found {
         let row = self.cluster.kernels.iter().find(|row| is_row_of(row, kernel));
         row.map_or(Found { seconds: 0.0, activity: 1.0 }, |row| {
             let (sms, shape) = (self.cluster.device.sms, kernel.shape(self.machine.sizes().heads));
