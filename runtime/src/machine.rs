@@ -226,8 +226,8 @@ pub trait Machine {
         if launching == Launching::Virtual { Load::Virtual } else { Load::Sustained }
     }
 
-    /// What executing `plan` moves beyond what the plan counts, so that its time says nothing of a prediction; `None` for
-    /// most plans.
+    /// What executing `plan` moves or computes otherwise than the plan counts, so that its time says nothing of a prediction;
+    /// `None` for most plans.
     fn beyond(&self, _plan: &Plan) -> Option<String> {
         None
     }

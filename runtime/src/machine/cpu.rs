@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 use ringlab_sim::config::cluster::{Grid, Items};
-use ringlab_sim::plan::Plan;
+use ringlab_sim::plan::{MaskId, Op, OpKind, Plan};
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::SimTime;
@@ -69,6 +69,15 @@ impl Machine for CpuMachine {
 
     fn has_overlap(&self) -> bool {
         false
+    }
+
+    fn beyond(&self, plan: &Plan) -> Option<String> {
+        let skips = |op: &Op| match op.kind {
+            OpKind::Scores(scores) => scores.product().is_some_and(|(.., mask)| mask != MaskId::NONE),
+            _ => false,
+        };
+        let skips = plan.programs.iter().flat_map(|program| &program.ops).any(skips);
+        skips.then(|| "threads skip masked pairs of scores in memory, which the plan counts".into())
     }
 
     fn run(&mut self, plan: &Plan, _: Launching, repeats: u32) -> Result<Runs, MachineError> {

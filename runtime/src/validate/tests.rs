@@ -83,6 +83,10 @@ impl Machine for Faulty {
         Sizes { repeats: 1, ..self.0.sizes() }
     }
 
+    fn beyond(&self, plan: &Plan) -> Option<String> {
+        self.0.beyond(plan)
+    }
+
     fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
         match plan.name.as_str() {
             "zigzag" => Err(MachineError::new(plan, CudaError::NotFusable { rank: 0, reason: "no" })),
@@ -122,6 +126,13 @@ fn calls_are_listed_rank_by_rank() {
     assert_eq!(calls, [(0, 0), (1, 0), (1, 1)]);
     let errors = report.points[0].calls.iter().map(|c| (c.predicted_s / c.measured_s - 1.0).abs());
     assert_eq!(errors.fold(0.0, f64::max), report.points[0].worst_step_error);
+}
+
+#[test]
+fn threads_do_less_than_plans_with_scores_in_memory_count() {
+    let report = validated(&["ring", "ring-self-attention"], 9).unwrap();
+    assert_eq!((report.points.len(), report.left_out.len()), (1, 1));
+    assert!(report.left_out[0].contains("skip masked pairs"), "{:?}", report.left_out);
 }
 
 #[test]
