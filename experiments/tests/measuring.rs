@@ -170,7 +170,8 @@ fn a_power_limit_sets_the_clock_that_was_asked_for() {
     };
     let (sustained, cold) = (row(&["--cp", "1"]), row(&["--cp", "1", "--load", "cold"]));
     let ratio = number(&sustained, "makespan_s") / number(&cold, "makespan_s");
-    assert!((ratio - 1.25).abs() < 1e-3, "{ratio}");
+    // Less by what the clock gains where 0.99 of the SMs' time goes into products: (0.998 / 0.99)^0.4.
+    assert!((ratio - 1.246).abs() < 1e-3, "{ratio}");
     assert!(cold["notes"].as_str().unwrap().contains("cold clock: ranks compute 1.250x"), "{cold}");
     // Under a causal mask rank 0 of a ring computes a fifteenth of what the last rank does, which never rests.
     let causal = row(&["--load", "sustained"]);
