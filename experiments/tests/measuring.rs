@@ -173,10 +173,11 @@ fn a_power_limit_sets_the_clock_that_was_asked_for() {
     // Less by what the clock gains where 0.99 of the SMs' time goes into products: (0.998 / 0.99)^0.4.
     assert!((ratio - 1.246).abs() < 1e-3, "{ratio}");
     assert!(cold["notes"].as_str().unwrap().contains("cold clock: ranks compute 1.250x"), "{cold}");
-    // Under a causal mask rank 0 of a ring computes a fifteenth of what the last rank does, which never rests.
+    // Under a causal mask rank 0 of a ring computes a fifteenth of what the last rank does, whose calls of 16Ki tokens multiply
+    // for 0.95 of their time: (0.992 / 0.95)^0.4 is 1.017.
     let causal = row(&["--load", "sustained"]);
     let notes = causal["notes"].as_str().unwrap();
-    assert!(notes.contains("power limit: ranks compute 1.00") && notes.contains("to 1.250x"), "{notes}");
+    assert!(notes.contains("power limit: ranks compute 1.02") && notes.contains("to 1.250x"), "{notes}");
 
     let refused = ringlab(&["simulate", "--load", "sustained"]);
     assert_eq!(refused.status.code(), Some(2));
