@@ -72,6 +72,7 @@ fn plan(first: First) -> Plan {
     b.finish()
 }
 
+#[derive(Clone, Copy)]
 enum First {
     Calls,
     Exchange,
@@ -186,7 +187,9 @@ fn each_transport_has_a_priority() {
         network.transport = near.fabric.nccl.clone();
         network.transport.priority = between;
         far.network = Some(network);
-        assert_eq!(diagram(&plan(First::Calls), &near), together(Grid::PersistentQueue, inside));
-        assert_eq!(diagram(&plan(First::Calls), &far), together(Grid::PersistentQueue, between));
+        for (cluster, priority) in [(near, inside), (far, between)] {
+            let exchange = if priority == Priority::High { (0, 60) } else { (0, 140) };
+            assert_eq!(diagram(&plan(First::Calls), &cluster)[0], us([exchange; 3])[0]);
+        }
     }
 }
