@@ -28,7 +28,7 @@ pub use describing::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
 pub use numbers::with_negative_values;
-pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, PriorityArg, RunArgs};
+pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, RunArgs};
 pub use training::TrainArgs;
 pub use tuning::TuneArgs;
 

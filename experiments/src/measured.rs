@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ringlab_runtime::cuda::Options;
 use ringlab_runtime::machine::{CpuMachine, GpuMachine, Machine};
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, Priority};
 
 use crate::args::MachineArg;
 use crate::presets;
@@ -13,6 +13,9 @@ use crate::presets;
 /// How long GPUs work before they are measured under lasting load. The clock of an H200 falls within 100 ms of full load, dips
 /// for 200 ms when the mean power over a second reaches the limit, not before 800 ms, and has settled then.
 const SUSTAIN: Duration = Duration::from_millis(1500);
+
+/// Priority of the NCCL transfers of the machines behind `--backend`.
+pub const MEASURED: Priority = Priority::Normal;
 
 /// The machine behind `--backend`. `is_cold`: a GPU's short runs are measured after a rest, at the highest clock.
 pub fn machine(backend: MachineArg, is_cold: bool) -> Result<Box<dyn Machine>> {
@@ -39,7 +42,9 @@ pub fn base(named: Option<&str>, backend: MachineArg, device: &str) -> Result<Cl
             format!("no preset for a {device}: name a cluster of such GPUs with --base, for memory, peaks and topology")
         })?,
     };
-    Ok(presets::cluster(name)?)
+    let mut base = presets::cluster(name)?;
+    base.set_nccl_priority(MEASURED);
+    Ok(base)
 }
 
 /// Today as an ISO date, UTC.
@@ -78,6 +83,17 @@ pub fn check_cluster(cluster: &Cluster, machine: &dyn Machine) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_base_gets_the_priority_that_is_measured() {
+        let mut cluster = presets::cluster("hgx-h200").unwrap();
+        cluster.set_nccl_priority(Priority::High);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("high.toml");
+        std::fs::write(&file, cluster.to_toml()).unwrap();
+        let base = base(file.to_str(), MachineArg::Cuda, "NVIDIA H200").unwrap();
+        assert_eq!(base, presets::cluster("hgx-h200").unwrap());
+    }
 
     #[test]
     fn dates_by_the_calendar() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
+use ringlab_sim::config::cluster::Priority;
 use ringlab_sim::units::SimTime;
 
 use super::durations::{milliseconds, seconds};
@@ -193,6 +194,16 @@ pub struct MetricsArgs {
     /// Go on serving after the run, until Ctrl-C.
     #[arg(long, requires = "metrics", help_heading = "Metrics")]
     pub hold: bool,
+}
+
+impl GpuArgs {
+    /// Priority of the streams of NCCL transfers.
+    pub fn priority(&self) -> Priority {
+        match self.nccl_priority {
+            None | Some(PriorityArg::Normal) => Priority::Normal,
+            Some(PriorityArg::High) => Priority::High,
+        }
+    }
 }
 
 impl RunArgs {

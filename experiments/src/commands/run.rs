@@ -25,7 +25,7 @@ use ringlab_runtime::verify::Errors;
 use ringlab_sim::engine::{Machine, SimOptions};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::problem::{Dtype, Pass};
+use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 
 use self::advice::Environment;
@@ -45,11 +45,6 @@ use crate::output;
 use crate::setup::Setup;
 
 pub use self::report::schema;
-
-/// A size that two cores do in seconds with the default model's heads.
-const CPU_SEQ: u64 = 1 << 10;
-/// A size at which kernels, not launches, take the time.
-const GPU_SEQ: u64 = 64 << 10;
 
 /// A pass that was executed.
 pub struct Done {
@@ -121,12 +116,8 @@ impl<'a> Session<'a> {
         variables: &'a Variables,
         target: Option<Target>,
     ) -> Result<Self> {
-        let mut setup =
-            Setup::new(&args.setup, if args.backend == Backend::Cpu { CPU_SEQ } else { GPU_SEQ })?;
+        let mut setup = prepare::setup(args)?;
         setup.cp = world.ranks();
-        if args.backend == Backend::Cpu {
-            setup.problem.shape.dtype = Dtype::Fp32;
-        }
         judge::check_size(args, &setup.problem)?;
         if world.launch().processes > 1 && (args.limit.is_some() || args.sustain.is_some()) {
             bail!(

@@ -37,7 +37,8 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.plot])?;
     check_bounds(args)?;
-    let cluster = presets::cluster(&args.cluster)?;
+    let mut cluster = presets::cluster(&args.cluster)?;
+    cluster.set_nccl_priority(measured::MEASURED);
     let mut machine = measured::machine(args.backend, is_cold(args, &cluster)?)?;
     measured::check_cluster(&cluster, machine.as_ref())?;
     let identity = machine.identity();

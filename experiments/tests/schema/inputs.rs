@@ -76,6 +76,7 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
         good["fabric"][transport]["slows_calls"] = json!(0.05);
         good["fabric"][transport]["slowed_by_calls"] = json!(0.99);
     }
+    good["fabric"]["nccl"]["priority"] = json!("high");
     let reads = |cluster: &Value| Cluster::parse("c", &toml_text(cluster)).is_ok();
     assert_valid(&validator, "measured", &good);
     assert!(reads(&good));
@@ -90,6 +91,9 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
         ("/device/reached".into(), "call", json!(2.5)),
         ("/fabric/copy".into(), "slows_calls", json!(1.0)),
         ("/fabric/nccl".into(), "slowed_by_calls", json!(-0.1)),
+        ("/fabric/nccl".into(), "priority", json!("highest")),
+        ("/fabric/nccl".into(), "priority", json!(1)),
+        ("/fabric/copy".into(), "priority", json!("high")),
     ] {
         let mut cluster = good.clone();
         cluster.pointer_mut(&at).unwrap()[key] = bad;

@@ -7,6 +7,7 @@ mod assumption;
 mod calibration;
 mod kernel;
 mod power;
+mod priority;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
 pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass};
 pub use power::Power;
+pub use priority::Priority;
 
 /// Equal nodes of equal GPUs, with the source of every constant beside it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -188,6 +190,9 @@ pub struct Transport {
     /// Share of its bandwidth that a transfer loses while an attention call runs on one of its GPUs.
     #[serde(skip_serializing_if = "is_nothing")]
     pub slowed_by_calls: f64,
+    /// Priority of the streams of transfers that hold SMs, beside those of attention calls; always normal by copy engine.
+    #[serde(skip_serializing_if = "Priority::is_normal")]
+    pub priority: Priority,
     /// Where these figures come from.
     pub source: String,
 }

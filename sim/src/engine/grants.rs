@@ -3,10 +3,14 @@
 //! A persistent grid that takes its work from a queue leaves no SM before it has ended. The kernel of a transfer comes with
 //! the transfer's latency: a call that has started by then goes first, and when it ends the transfer takes its SMs before
 //! the next call does. A side that has its SMs keeps them while the other one still waits.
+//!
+//! A transfer of high priority is due as soon as it is posted, so that no call starts between that and the end of its
+//! latency: it goes before the calls of the same instant, and before the next one when a call ends. It preempts none.
 
 use super::Recorder;
 use super::flows::Transfer;
 use super::state::{DUE, Run, event};
+use crate::config::cluster::Priority;
 use crate::plan::MessageId;
 
 /// The transfers that wait.
@@ -20,7 +24,7 @@ struct Waiting {
     message: MessageId,
     transfer: Transfer,
     sms: u32,
-    /// Whether its kernels have come.
+    /// Whether its kernels have come, or go before those of calls in any case.
     is_due: bool,
     granted: [bool; 2],
 }
@@ -44,12 +48,12 @@ impl<R: Recorder> Run<'_, R> {
     pub(super) fn await_sms(&mut self, message: MessageId, transfer: Transfer) {
         let path = self.flows.path_between(transfer.from, transfer.to);
         let (sms, latency) = (path.sms, path.latency);
+        let is_due = latency == 0 || path.priority == Priority::High;
         if sms == 0 || !self.tasks.have_queues() {
             return self.begin(&transfer);
         }
-        let granted = [false; 2];
-        self.lanes.grants.waiting.push(Waiting { message, transfer, sms, is_due: latency == 0, granted });
-        if latency > 0 {
+        self.lanes.grants.waiting.push(Waiting { message, transfer, sms, is_due, granted: [false; 2] });
+        if !is_due {
             self.queue.push(self.queue.now().saturating_add(latency), event(DUE, message));
         }
     }

@@ -7,7 +7,7 @@
 //!   and then moves its bytes; both operations end with it.
 //! - **Links are shared max-min fairly** among the transfers that move at the time.
 //! - **NCCL transfers hold SMs** and slow attention calls down; a persistent call with fixed shares waits for those that it
-//!   meets, one with a queue makes them wait for its end.
+//!   meets, one with a queue makes them wait for its end. Transfers of high priority go before calls that have not started.
 //! - **Transfers and attention calls use one memory**: each may lose a share of its speed beside the other.
 //! - **The host launches in program order** and runs ahead: every kernel, copy and NCCL group costs its launch time,
 //!   a copy engine's receive nothing. Finishing is fused into the last call before it: no launch, no time.

@@ -1,6 +1,6 @@
 //! Routes between pairs of GPUs, found when first asked for and kept.
 
-use crate::config::cluster::Ramp;
+use crate::config::cluster::{Priority, Ramp};
 use crate::plan::Transport;
 use crate::topology::{LinkId, Reach, Topology};
 use crate::units::{Bytes, BytesPerSec, SimTime};
@@ -16,6 +16,8 @@ pub(super) struct Path {
     pub limit: f64,
     /// SMs that a transfer holds on both GPUs.
     pub sms: u32,
+    /// Who gets free SMs first, it or a waiting call.
+    pub priority: Priority,
     /// Share of its speed that a call beside a transfer loses.
     pub slows_calls: f64,
     /// The most that one transfer uses beside a call on one of its GPUs.
@@ -89,6 +91,7 @@ impl Paths {
             ramp: reach.ramp,
             limit: reach.bandwidth.0,
             sms: reach.sms,
+            priority: reach.priority,
             slows_calls: reach.slows_calls,
             limit_beside_calls: reach.bandwidth.0 * (1.0 - reach.slowed_by_calls),
             is_cut: way.is_none(),

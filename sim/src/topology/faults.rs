@@ -124,6 +124,7 @@ impl Reach {
             sms: self.sms.max(next.sms),
             slows_calls: self.slows_calls.max(next.slows_calls),
             slowed_by_calls: self.slowed_by_calls.max(next.slowed_by_calls),
+            priority: self.priority.max(next.priority),
         }
     }
 }

@@ -12,7 +12,7 @@ mod torus;
 
 use thiserror::Error;
 
-use crate::config::cluster::{self, Cluster, FabricTopology, Ramp};
+use crate::config::cluster::{self, Cluster, FabricTopology, Priority, Ramp};
 use crate::plan::Transport;
 use crate::units::{BytesPerSec, SimTime};
 
@@ -97,6 +97,8 @@ pub struct Reach {
     pub slows_calls: f64,
     /// Share of its bandwidth that it loses beside an attention call on one of the GPUs.
     pub slowed_by_calls: f64,
+    /// Who gets free SMs first, it or a waiting attention call.
+    pub priority: Priority,
 }
 
 impl Reach {
@@ -108,6 +110,7 @@ impl Reach {
         sms: 0,
         slows_calls: 0.0,
         slowed_by_calls: 0.0,
+        priority: Priority::Normal,
     };
 }
 
@@ -127,6 +130,7 @@ impl From<&cluster::Transport> for Reach {
             sms: transport.sms,
             slows_calls: transport.slows_calls,
             slowed_by_calls: transport.slowed_by_calls,
+            priority: transport.priority,
         }
     }
 }

@@ -8,6 +8,7 @@ mod links;
 mod network;
 mod overlap;
 mod power;
+mod priority;
 mod random_plans;
 mod sms;
 mod support;

@@ -1,7 +1,7 @@
 //! Random plans on random clusters: bounds, and what must not matter.
 
 use proptest::prelude::*;
-use ringlab_sim::config::cluster::{Cluster, FabricTopology, Grid, NetworkTopology};
+use ringlab_sim::config::cluster::{Cluster, FabricTopology, Grid, NetworkTopology, Priority};
 use ringlab_sim::cost::Costs;
 use ringlab_sim::engine::{Discard, Machine, SimOptions, simulate, simulate_with};
 use ringlab_sim::mask::Pattern;
@@ -68,6 +68,7 @@ prop_compose! {
         nics in prop::sample::select(vec![1u32, 2, 8, 16]), gpudirect in any::<bool>(), over in 1.0f64..8.0,
         held in prop::array::uniform2(0u32..8),
         grid in prop::sample::select(vec![Grid::Persistent, Grid::PersistentQueue, Grid::PerItem]),
+        priorities in prop::array::uniform2(prop::sample::select(vec![Priority::Normal, Priority::High])),
         losses in prop::array::uniform4(prop_oneof![Just(0.0), 0.0f64..0.6])
     ) -> Cluster {
         let mut cluster = support::nvswitch(2);
@@ -88,6 +89,7 @@ prop_compose! {
         cluster.host.nccl_launch = SimTime(launches[2]);
         cluster.device.sms = sms;
         cluster.fabric.nccl.sms = held[0];
+        cluster.fabric.nccl.priority = priorities[0];
         for transport in [&mut cluster.fabric.nccl, &mut cluster.fabric.copy] {
             (transport.slows_calls, transport.slowed_by_calls) = (losses[2], losses[3]);
         }
@@ -98,7 +100,7 @@ prop_compose! {
         }
         let network = cluster.network.as_mut().unwrap();
         network.nics_per_node = nics;
-        network.transport.sms = held[1];
+        (network.transport.sms, network.transport.priority) = (held[1], priorities[1]);
         (network.transport.slows_calls, network.transport.slowed_by_calls) = (losses[0], losses[1]);
         network.gpudirect = gpudirect;
         network.staging_bandwidth = (!gpudirect).then_some(BytesPerSec(rate * 0.4));

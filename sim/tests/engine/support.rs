@@ -3,7 +3,7 @@
 
 use ringlab_sim::config::cluster::{
     Cluster, Device, Dtype, Fabric, FabricTopology, Grid, Host, KernelRow, Network, NetworkTopology, Pass,
-    Peak, Reached, Transport,
+    Peak, Priority, Reached, Transport,
 };
 use ringlab_sim::engine::{SimOptions, simulate};
 use ringlab_sim::layout::{Layout, LayoutKind};
@@ -25,6 +25,7 @@ pub fn transport(bandwidth: BytesPerSec, latency: SimTime) -> Transport {
         sms: 0,
         slows_calls: 0.0,
         slowed_by_calls: 0.0,
+        priority: Priority::Normal,
         source: "test".into(),
     }
 }

@@ -2,7 +2,7 @@
 
 use ringlab_sim::config::cluster::{
     Cluster, Device, Dtype, Fabric, FabricTopology, Grid, Host, KernelRow, Network, NetworkTopology, Pass,
-    Peak, Reached, Transport,
+    Peak, Priority, Reached, Transport,
 };
 use ringlab_sim::config::model::Model;
 use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
@@ -24,6 +24,7 @@ fn transport(gb_per_s: f64, us: u64, sms: u32) -> Transport {
         sms,
         slows_calls: 0.0,
         slowed_by_calls: 0.0,
+        priority: Priority::Normal,
         source: "test".into(),
     }
 }

@@ -8,12 +8,13 @@ use ringlab_runtime::cuda::{self, CudaError};
 use ringlab_runtime::inputs::Inputs;
 use ringlab_runtime::outcome::median;
 use ringlab_runtime::rendezvous::MeetError;
+use ringlab_sim::config::cluster::Priority;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
 
 use super::executed::Executed;
 use super::world::World;
-use crate::args::{Backend, CopyArg, ModeArg, PriorityArg, RunArgs};
+use crate::args::{Backend, CopyArg, ModeArg, RunArgs};
 
 /// What executes plans.
 pub enum Engine<'a> {
@@ -58,7 +59,7 @@ impl<'a> Engine<'a> {
             },
             nccl: cuda::Nccl {
                 max_ctas: args.gpu.nccl_ctas,
-                high_priority: args.gpu.nccl_priority == Some(PriorityArg::High),
+                high_priority: args.gpu.priority() == Priority::High,
                 world: None,
             },
             warmup: args.warmup(),

@@ -1,5 +1,7 @@
 //! The result for people.
 
+use ringlab_sim::config::cluster::Priority;
+
 use super::Report;
 use super::judge::Bounds;
 use super::row::{RankRow, Row, bytes, seconds};
@@ -226,7 +228,7 @@ fn notes(args: &RunArgs, report: &Report<'_>) -> String {
     text += &compared;
     text += &judged(Bounds::of(args));
     if args.backend == Backend::Cuda {
-        text += &on_gpus(report);
+        text += &on_gpus(args, report);
     }
     text + &report.environment.lines(report.rows.len())
 }
@@ -245,7 +247,7 @@ fn judged(bounds: Bounds) -> String {
 }
 
 /// How the times of a run on GPUs are to be read.
-fn on_gpus(report: &Report<'_>) -> String {
+fn on_gpus(args: &RunArgs, report: &Report<'_>) -> String {
     let row = &report.rows[0];
     let mut text = format!(
         "  time: median of {} repeats after {} warm-up runs, on the slowest rank; spread: longest less shortest over it\n  \
@@ -282,7 +284,13 @@ fn on_gpus(report: &Report<'_>) -> String {
         );
     }
     match &row.predicted_cluster {
-        Some(cluster) => text += &format!("  predicted: the same plan simulated on {cluster} (--cluster)\n"),
+        Some(cluster) => {
+            let priority = match args.gpu.priority() {
+                Priority::Normal => "",
+                Priority::High => ", NCCL transfers at high priority",
+            };
+            text += &format!("  predicted: the same plan simulated on {cluster} (--cluster){priority}\n");
+        }
         None if !row.is_virtual => {
             let why = report.unpredicted.unwrap_or("the cluster has no such kernel");
             text += &format!("  no prediction: {why}\n");

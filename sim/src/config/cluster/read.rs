@@ -4,7 +4,7 @@ mod kernels;
 
 use super::{
     Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
-    NetworkTopology, Peak, Quantity, Ramp, Reached, Transport, Uncertainty, power,
+    NetworkTopology, Peak, Priority, Quantity, Ramp, Reached, Transport, Uncertainty, power,
 };
 use toml::de::DeTable;
 
@@ -79,6 +79,7 @@ const TRANSPORT: Keys = &[
     ("sms", "0"),
     ("slows_calls", "0.05"),
     ("slowed_by_calls", "0.05"),
+    ("priority", "\"high\""),
     SOURCE,
 ];
 const RAMP: Keys = &[("time", TIME), ("bytes", "\"8 MiB\"")];
@@ -220,10 +221,15 @@ fn host(section: &Section<'_, '_>) -> Result<Host, ConfigError> {
 fn fabric(section: &Section<'_, '_>, gpus: u32, sms: u32) -> Result<Fabric, ConfigError> {
     let topology = fabric_topology(section, gpus)?;
     let link = topology.link_bandwidth();
+    let copy = section.section("copy", TRANSPORT)?;
+    if let Some(field) = copy.optional("priority") {
+        let error = field.error(format!("`{}` has no use: copy engines hold no SM", field.path));
+        return Err(error.with_hint("put it into [fabric.nccl]"));
+    }
     Ok(Fabric {
         source: section.required("source")?.text()?,
         topology,
-        copy: transport(&section.section("copy", TRANSPORT)?, link, sms)?,
+        copy: transport(&copy, link, sms)?,
         nccl: transport(&section.section("nccl", TRANSPORT)?, link, sms)?,
     })
 }
@@ -288,6 +294,7 @@ fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Tr
         sms: section.required("sms")?.small_count(0..=sms)?,
         slows_calls: loss("slows_calls")?,
         slowed_by_calls: loss("slowed_by_calls")?,
+        priority: section.optional("priority").map_or(Ok(Priority::Normal), |field| field.keyword())?,
         source: section.required("source")?.text()?,
     })
 }
