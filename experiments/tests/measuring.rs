@@ -116,9 +116,12 @@ fn a_processor_is_calibrated_predicted_and_measured() {
     let there_is = "it has --seq 256,512,1024, --kv-heads 1,2, --head-dim 64, --transport copy-engine, --launching stepwise";
     assert!(error.contains(there_is), "{error}");
 
-    let (code, ..) =
-        validate(&path, &["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0"]);
+    let one =
+        ["--schedule", "ring", "--cp", "2", "--pass", "forward", "--max-error", "0", "--max-mape", "1e9"];
+    let (code, _, error) = validate(&path, &one);
     assert_eq!(code, Some(1), "no prediction is exact to the last digit");
+    assert!(error.contains("failed: the largest error is ") && error.contains("above the 0% of --max-error"));
+    assert!(!error.contains("--max-mape"), "{error}");
 }
 
 #[test]
@@ -170,7 +173,8 @@ fn a_power_limit_sets_the_clock_that_was_asked_for() {
     };
     let (sustained, cold) = (row(&["--cp", "1"]), row(&["--cp", "1", "--load", "cold"]));
     let ratio = number(&sustained, "makespan_s") / number(&cold, "makespan_s");
-    assert!((ratio - 1.25).abs() < 1e-3, "{ratio}");
+    // Prologues, epilogues and waves that are not full take less power than multiplying: up to 1% of the clock is left.
+    assert!(ratio < 1.25 && 1.25 / ratio < 1.01, "{ratio}");
     assert!(cold["notes"].as_str().unwrap().contains("cold clock: ranks compute 1.250x"), "{cold}");
     // Under a causal mask rank 0 of a ring computes a fifteenth of what the last rank does, which never rests.
     let causal = row(&["--load", "sustained"]);
