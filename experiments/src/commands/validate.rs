@@ -74,7 +74,9 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
         anstream::eprintln!("{why}: {left} of {all} points were NOT run, and no figure is about them");
     }
     let too_far = beyond(args, &report);
-    too_far.iter().for_each(|line| anstream::eprintln!("{line}"));
+    for line in &too_far {
+        anstream::eprintln!("{line}");
+    }
     Ok(if stop.is_set() {
         Outcome::Interrupted
     } else if too_far.is_empty() && report.broke.is_none() && !report.points.is_empty() {
