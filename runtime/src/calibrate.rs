@@ -33,6 +33,16 @@ pub const POOR: f64 = 0.05;
 /// Why there is no calibration.
 #[derive(Debug, Error)]
 pub enum CalibrateError {
+    /// Its node cannot have so many devices.
+    #[error("{base} cannot be the base of {devices} devices: {why}; change that in a copy of it")]
+    Base {
+        /// The cluster.
+        base: String,
+        /// Devices of the machine.
+        devices: u32,
+        /// What contradicts what.
+        why: String,
+    },
     /// A probe did not run.
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -132,6 +142,7 @@ pub fn calibrate(
         format!("{} x {} ({}), measured {date}", identity.devices, identity.device, identity.versions);
     (cluster.nodes, cluster.gpus_per_node, cluster.network) = (1, identity.devices, None);
     cluster.device.name.clone_from(&identity.device);
+    check(&cluster, &base.name)?;
     let mut session =
         Session { machine, cluster, fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress };
     session.launches(date)?;
@@ -159,6 +170,17 @@ pub fn calibrate(
         spreads,
     });
     Ok(Calibrated { cluster, fits, notes })
+}
+
+/// Refuses, before anything is measured, a cluster that could not be read when it is written.
+fn check(cluster: &Cluster, base: &str) -> Result<(), CalibrateError> {
+    let mut bare = Cluster { calibration: None, ..cluster.clone() };
+    bare.device.power = None;
+    Cluster::parse(base, &bare.to_toml()).map(|_| ()).map_err(|error| CalibrateError::Base {
+        base: base.to_owned(),
+        devices: cluster.gpus_per_node,
+        why: error.message().to_owned(),
+    })
 }
 
 impl Session<'_> {
@@ -207,12 +229,19 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn report(&mut self, what: String, constants: String, fit: &fit::Fit, samples: &[Sample]) {
+    /// Keeps how well a fit went; `names` are those of its constants.
+    fn report(
+        &mut self,
+        what: String,
+        constants: String,
+        names: &[&str],
+        (fit, samples): (&fit::Fit, &[Sample]),
+    ) {
         if fit.residual > POOR {
             self.notes.push(format!("poor fit of {what}: residuals of {:.1}%", 100.0 * fit.residual));
         }
-        for constant in &fit.clamped {
-            self.notes.push(format!("{what}: constant {constant} came out below zero and is zero"));
+        for name in fit.clamped.iter().filter_map(|&constant| names.get(constant)) {
+            self.notes.push(format!("{what}: the time of {name} came out below zero and is zero"));
         }
         self.fits.push(FitReport {
             what,

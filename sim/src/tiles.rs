@@ -30,6 +30,8 @@ pub struct RowTiles {
 pub struct TileProfile {
     /// Query tiles with at least one tile to visit: the kernel's work items for one head.
     pub rows: u64,
+    /// Query tiles with none: not work, but launched all the same.
+    pub blank: u64,
     /// Sum over the rows.
     pub total: RowTiles,
     /// Tiles skipped.
@@ -86,6 +88,7 @@ impl TileProfile {
         let visited = tiles.full + tiles.partial;
         self.empty += columns - visited;
         if visited == 0 {
+            self.blank += 1;
             return;
         }
         let heavier = visited > self.heaviest.full + self.heaviest.partial;
@@ -216,7 +219,7 @@ fn outermost(mask: &Mask, q: &TokenSet) -> Option<(u64, u64)> {
 fn uniform(rows: u64, keys: u64, tile: TileShape) -> TileProfile {
     let row = RowTiles { full: keys / tile.kv, partial: u64::from(!keys.is_multiple_of(tile.kv)) };
     let total = RowTiles { full: row.full * rows, partial: row.partial * rows };
-    TileProfile { rows, total, empty: 0, heaviest: row, lightest: row }
+    TileProfile { rows, blank: 0, total, empty: 0, heaviest: row, lightest: row }
 }
 
 #[cfg(test)]

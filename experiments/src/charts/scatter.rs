@@ -67,7 +67,7 @@ pub fn chart(table: &Table, request: &Request) -> Result<Chart> {
     };
     let (low, high) = (low / ROOM, high * ROOM);
     let mut drawn = band(low, high);
-    drawn.extend(spread(table, &columns));
+    drawn.extend(spread(table, &columns, (low, high)));
     drawn.extend(series);
     let unit = table.rows().next().map_or("", |row| row.text("unit"));
     let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
@@ -131,8 +131,8 @@ fn band(from: f64, to: f64) -> Vec<Series> {
     vec![line("exact".into(), exact, Line::Dashed), line(off, edges, Line::Dotted)]
 }
 
-/// Bars from the fastest to the slowest repeat, where the file has their distance.
-fn spread(table: &Table, columns: &Columns) -> Option<Series> {
+/// Bars from the fastest to the slowest repeat, where the file has their distance, as far as the axes reach.
+fn spread(table: &Table, columns: &Columns, (low, high): (f64, f64)) -> Option<Series> {
     let mut points = Vec::new();
     for row in table.rows() {
         if let (Some((truth, prediction)), Some(spread)) = (pair(row, columns), row.number(columns.spread))
@@ -140,8 +140,8 @@ fn spread(table: &Table, columns: &Columns) -> Option<Series> {
             && spread < truth
         {
             points.extend([
-                (truth - spread / 2.0, prediction),
-                (truth + spread / 2.0, prediction),
+                ((truth - spread / 2.0).max(low), prediction),
+                ((truth + spread / 2.0).min(high), prediction),
                 (f64::NAN, f64::NAN),
             ]);
         }

@@ -74,9 +74,13 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
         let (left, all) = (report.not_reached.len(), points.len());
         anstream::eprintln!("{why}: {left} of {all} points were NOT run, and no figure is about them");
     }
+    let too_far = beyond(args, &report);
+    for line in &too_far {
+        anstream::eprintln!("{line}");
+    }
     Ok(if stop.is_set() {
         Outcome::Interrupted
-    } else if is_good(args, &report) {
+    } else if too_far.is_empty() && report.broke.is_none() && !report.points.is_empty() {
         Outcome::Fine
     } else {
         Outcome::Failed
@@ -106,11 +110,17 @@ fn check_bounds(args: &ValidateArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether something was run, to the end, within the bounds.
-fn is_good(args: &ValidateArgs, report: &Report) -> bool {
-    let within = |bound: Option<f64>, value: f64| bound.is_none_or(|b| 100.0 * value <= b);
-    let is_near = within(args.max_mape, report.mape) && within(args.max_error, report.max_error);
-    is_near && report.broke.is_none() && !report.points.is_empty()
+/// Which bounds do not hold.
+fn beyond(args: &ValidateArgs, report: &Report) -> Vec<String> {
+    let bounds = [
+        ("mean", "--max-mape", args.max_mape, report.mape),
+        ("largest", "--max-error", args.max_error, report.max_error),
+    ];
+    let beyond = |(which, option, bound, error): (&str, &str, Option<f64>, f64)| {
+        let bound = bound.filter(|bound| 100.0 * error > *bound)?;
+        Some(format!("failed: the {which} error is {:.2}%, above the {bound}% of {option}", 100.0 * error))
+    };
+    bounds.into_iter().filter_map(beyond).collect()
 }
 
 /// Ranks on devices of their own; none where there is one device and virtual ranks were asked for.

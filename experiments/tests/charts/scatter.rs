@@ -49,6 +49,19 @@ fn measurements_lie_under_their_predictions() {
 }
 
 #[test]
+fn bars_end_at_the_axes() {
+    let folder = Folder::new("");
+    let rows = "schedule,predicted_s,measured_s,error,spread_s\nring,0.02,0.01,1,0.008\nring,0.2,0.2,0,0.1\n";
+    std::fs::write(folder.path("v.csv"), rows).unwrap();
+    let svg = plot(&folder, "validate", "v.csv", &[]);
+    assert!(!svg.contains("outside the axes"), "all points are drawn");
+    // The axes go from 0.01 / 1.1 to 0.2 x 1.1; the bars from 0.006 to 0.014 and from 0.15 to 0.25.
+    let ends: Vec<f64> = series(&folder, "spread of the repeats").into_iter().map(|(x, _)| x).collect();
+    let expected = [0.01 / 1.1, 0.014, 0.15, 0.22];
+    assert!(ends.len() == 4 && ends.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{ends:?}");
+}
+
+#[test]
 fn printed_numbers_lie_under_their_predictions() {
     let folder = Folder::new("");
     let rows = stdout(&["paper", "striped", "--format", "csv"]);

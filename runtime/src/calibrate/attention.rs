@@ -29,6 +29,8 @@ const ITEM: usize = 1;
 const FULL: usize = 2;
 const PARTIAL: usize = 3;
 const CARRY: usize = 4;
+const NAMES: [&str; 5] = ["a call", "a work item", "a full tile", "a partial tile", "a carry"];
+const SINGLE_NAMES: [&str; 3] = ["a call", "a work item", "a pair"];
 
 /// One probe of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -271,8 +273,8 @@ impl Session<'_> {
                 FlopsPerSec(rate),
                 half + half
             ),
-            fit,
-            samples,
+            if is_single(kernel) { &SINGLE_NAMES } else { &NAMES },
+            (fit, samples),
         );
         let row = KernelRow {
             name: kernel.name.clone(),

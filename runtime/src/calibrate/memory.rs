@@ -31,7 +31,7 @@ impl Session<'_> {
         let what = "steps that stream memory";
         let fit = relative(&samples).map_err(|source| CalibrateError::Fit { what: what.into(), source })?;
         let (call, hbm) = (SimTime::from_secs_f64(fit.constants[0]), BytesPerSec(1.0 / fit.constants[1]));
-        self.report(what.into(), format!("{call} + bytes / {hbm}"), &fit, &samples);
+        self.report(what.into(), format!("{call} + bytes / {hbm}"), &["a step", "a byte"], (&fit, &samples));
         let reached = &mut self.cluster.device.reached;
         if hbm.0.is_finite() {
             (reached.call, reached.hbm) = (call, hbm);

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Items, KernelRow, KernelUse, Pass};
+use ringlab_sim::config::cluster::{Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, Pass};
 use ringlab_sim::engine::{self, SimOptions};
 use ringlab_sim::plan::{OpKind, Plan, Transport};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::{BytesPerSec, FlopsPerSec, SimTime};
 
+use super::fit::Fit;
 use super::probes::{self, First};
-use super::{Calibrated, calibrate};
+use super::{CalibrateError, Calibrated, Session, calibrate};
 use crate::cpu::{self, RunOptions};
 use crate::machine::inputs;
 use crate::machine::{
@@ -159,6 +160,36 @@ fn nccl_that_does_not_wait_for_calls_is_noticed() {
     assert!(measured.len() == 3 && measured.iter().all(|row| row.grid == Grid::PerItem));
     assert_eq!(found.cluster.fabric.nccl.sms, 24);
     assert!(found.notes.iter().any(|note| note.contains("SMs come free")), "{:?}", found.notes);
+}
+
+#[test]
+fn a_base_that_has_no_such_node_is_refused_before_anything_is_measured() {
+    let mut base = preset();
+    let link = base.fabric.topology.link_bandwidth();
+    base.fabric.topology =
+        FabricTopology::Pcie { link_bandwidth: link, gpus_per_switch: 4, host_bridge_bandwidth: link };
+    let mut measured = 0;
+    let mut progress = |_: &str| {
+        measured += 1;
+        true
+    };
+    let error = calibrate(&mut Simulated(truth()), &base, "2026-11-30", &mut progress).unwrap_err();
+    let expected = "`fabric.topology.gpus_per_switch` is 4, expected a whole number from 1 to 2";
+    assert!(matches!(error, CalibrateError::Base { devices: 2, .. }), "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
+    assert_eq!(measured, 0);
+}
+
+#[test]
+fn a_constant_below_zero_is_named() {
+    let (mut machine, mut progress) = (Simulated(truth()), |_: &str| true);
+    let (fits, notes, spreads) = (Vec::new(), Vec::new(), Vec::new());
+    let mut session =
+        Session { machine: &mut machine, cluster: preset(), fits, notes, spreads, progress: &mut progress };
+    let (constants, clamped) = (vec![0.0, 1.0], vec![0]);
+    let fit = Fit { constants, clamped, residual: 0.0, worst: 0.0, spread: 0.0, fitted: Vec::new() };
+    session.report("copies".into(), String::new(), &["a message", "a byte"], (&fit, &[]));
+    assert_eq!(session.notes, ["copies: the time of a message came out below zero and is zero"]);
 }
 
 fn shape() -> Shape {

@@ -16,6 +16,9 @@ use super::{CalibrateError, Session};
 const FIRST_HALF: u64 = 64 << 10;
 const HALVES: u32 = 11;
 
+/// Constants of a fit; the last only with a ramp.
+const NAMES: [&str; 3] = ["a message", "a byte", "the ramp"];
+
 impl Session<'_> {
     /// One way and both ways, over the machine's sizes.
     pub(super) fn transfers(&mut self, transport: Transport, date: &str) -> Result<(), CalibrateError> {
@@ -33,10 +36,10 @@ impl Session<'_> {
         let both = by_way.pop().unwrap_or_default();
         let found =
             Link::of(&both).map_err(|source| CalibrateError::Fit { what: name.to_owned(), source })?;
-        self.report(format!("{name}, both ways"), found.to_string(), &found.fit, &both);
+        self.report(format!("{name}, both ways"), found.to_string(), &NAMES, (&found.fit, &both));
         let one = by_way.pop().unwrap_or_default();
         if let Ok(alone) = Link::of(&one) {
-            self.report(format!("{name}, one way"), alone.to_string(), &alone.fit, &one);
+            self.report(format!("{name}, one way"), alone.to_string(), &NAMES, (&alone.fit, &one));
         }
         let Link { latency, bandwidth, ramp, fit } = found;
         let fabric = &mut self.cluster.fabric;

@@ -252,6 +252,7 @@ mod tests {
         let kernel = Kernel::new(&row(128, 128, 132), 132);
         let profile = TileProfile {
             rows: 33,
+            blank: 0,
             total: RowTiles { full: 33 * 10, partial: 0 },
             empty: 0,
             heaviest: RowTiles { full: 10, partial: 0 },
@@ -305,7 +306,7 @@ mod tests {
         let queue = KernelRow { items: Items::KeyTiles, grid: Grid::PersistentQueue, ..row(64, 64, 132) };
         let each = RowTiles { full: 128, partial: 0 };
         let total = RowTiles { full: 64 * 128, partial: 0 };
-        let profile = TileProfile { rows: 64, total, empty: 0, heaviest: each, lightest: each };
+        let profile = TileProfile { rows: 64, blank: 0, total, empty: 0, heaviest: each, lightest: each };
         let heads = Heads::separate(32);
         let time = Kernel::new(&queue, 132).call(&profile, heads, 0).time(132).0;
         assert_eq!(time, (15 * 129 + 3 * 27) * 1000);

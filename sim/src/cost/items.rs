@@ -20,7 +20,7 @@ pub fn heads(
     sms: u32,
     writes: bool,
 ) -> Heads {
-    let are_enough = profile.rows * kv_heads >= ENOUGH * u64::from(sms.max(1));
+    let are_enough = (profile.rows + profile.blank) * kv_heads >= ENOUGH * u64::from(sms.max(1));
     match items {
         Items::KeyTiles if writes || are_enough => Heads { separate: kv_heads, shared: group },
         Items::KeyTiles | Items::QueryTiles => Heads::separate(kv_heads * group),
@@ -43,7 +43,8 @@ impl LastRound {
     pub fn of(items: Items, grid: Grid, profile: &TileProfile, heads: Heads, sms: u32) -> Option<Self> {
         let tiles = profile.heaviest.full + profile.heaviest.partial;
         let is_cut = (items, grid) == (Items::KeyTiles, Grid::PersistentQueue);
-        if !is_cut || profile.lightest != profile.heaviest || tiles == 0 {
+        let are_equal = profile.lightest == profile.heaviest && profile.blank == 0;
+        if !is_cut || !are_equal || tiles == 0 {
             return None;
         }
         let sms = u64::from(sms.max(1));
@@ -59,12 +60,15 @@ impl LastRound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tiles::RowTiles;
+    use crate::mask::{Documents, Mask, Pattern};
+    use crate::tiles::{RowTiles, TileShape, key_profile};
+    use crate::tokens::{Progression, TokenSet};
 
     fn full(rows: u64, tiles: u64) -> TileProfile {
         let each = RowTiles { full: tiles, partial: 0 };
         TileProfile {
             rows,
+            blank: 0,
             total: RowTiles { full: rows * tiles, partial: 0 },
             empty: 0,
             heaviest: each,
@@ -84,6 +88,30 @@ mod tests {
         assert_eq!(of(32, false), Heads { separate: 32, shared: 1 });
         assert_eq!(of(32, true), Heads { separate: 16, shared: 2 });
         assert_eq!(heads(Items::QueryTiles, &full(32, 8), (16, 2), 132, true), Heads::separate(32));
+    }
+
+    #[test]
+    fn keys_that_no_query_sees_have_items_that_are_shorter() {
+        // Queries of chunks 1 and 2, of 16Ki each, see the keys of chunk 0 and none of chunk 3.
+        let chunk = |i: u64| Progression::contiguous(i << 14, 1 << 14);
+        let mask = Mask::new(Pattern::Causal, &Documents::single(4 << 14));
+        let of = |queries, keys| {
+            let [q, kv] = [queries, keys].map(|chunks: [u64; 2]| TokenSet::new(chunks.map(chunk)));
+            key_profile(&mask, &q, &kv, TileShape { q: 64, kv: 128 })
+        };
+        let half = of([1, 2], [0, 3]);
+        assert_eq!((half.rows, half.blank, half.heaviest), (128, 128, RowTiles { full: 512, partial: 0 }));
+        assert_eq!(last(&half, Heads::separate(16)), None);
+        // The same items without the others: 2048 = 15 x 132 + 68; nine parts take 5 x (57 + 6), seven 4 x (74 + 6).
+        let first = TileProfile { blank: 0, ..half };
+        assert_eq!(last(&first, Heads::separate(16)), Some(LastRound { items: 68, rounds: 5, tiles: 57 }));
+        // Those of chunk 3 see all keys of chunks 1 and 2.
+        let all = of([0, 3], [1, 2]);
+        assert_eq!((all.rows, all.blank), (256, 0));
+        // 4 x 132 items are enough for whole groups, 16 of 33 rows of which nobody sees.
+        let few = TileProfile { rows: 17, blank: 16, ..full(17, 8) };
+        let separate = heads(Items::KeyTiles, &few, (16, 2), 132, false);
+        assert_eq!(separate, Heads { separate: 16, shared: 2 });
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Clocks under a power limit, against closed forms.
 
-use ringlab_sim::config::cluster::{Cluster, Device, Power};
+use ringlab_sim::config::cluster::{Cluster, Device, Power, Quantity};
 use ringlab_sim::disturb::{Disturbance, Straggler};
 use ringlab_sim::engine::{Discard, Done, Load, Machine, SimError, SimOptions, simulate_with};
 use ringlab_sim::mask::Pattern;
@@ -164,6 +164,24 @@ fn chips_differ() {
     assert_eq!(time, SimTime(2 * (CALL as f64 / 0.8).round() as u64));
     assert_near(machine.speeds()[0], (1.25_f64.powi(4) / 0.8).cbrt(), 1e-3);
     assert_eq!(machine.speeds()[1], 0.8);
+}
+
+#[test]
+fn a_boost_that_is_less_known_makes_lasting_load_less_known() {
+    // Rates are known after a rest; twice the boost is half the rate of lasting load.
+    let mut cluster = limited(2, (1.2, 0.17, 2.5));
+    cluster.kernels.iter_mut().for_each(|row| row.boost = Some(1.2));
+    let doubled = cluster.scaled(Quantity::Boost, 2.0);
+    let time = |cluster: &Cluster, load| {
+        let options = SimOptions { load, ..SimOptions::default() };
+        let mut machine = Machine::new(cluster, 2, &options).unwrap();
+        simulate_with(&ring(Pattern::Full, 2), &mut machine, &mut Discard).unwrap().0 as f64
+    };
+    assert_near(time(&doubled, Load::Sustained), 2.0 * time(&cluster, Load::Sustained), 1e-9);
+    assert_near(time(&doubled, Load::Cold), time(&cluster, Load::Cold), 1e-9);
+    // Never slower after a rest than under load.
+    let least = cluster.scaled(Quantity::Boost, 0.5);
+    assert_near(time(&least, Load::Sustained), time(&cluster, Load::Cold), 1e-9);
 }
 
 #[test]
