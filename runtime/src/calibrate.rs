@@ -143,8 +143,15 @@ pub fn calibrate(
     (cluster.nodes, cluster.gpus_per_node, cluster.network) = (1, identity.devices, None);
     cluster.device.name.clone_from(&identity.device);
     check(&cluster, &base.name)?;
-    let mut session =
-        Session { machine, cluster, fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress };
+    let mut notes = Vec::new();
+    if let Some(sms) = machine.sms().filter(|&sms| sms != cluster.device.sms) {
+        notes.push(format!(
+            "a {} has {sms} SMs, not {} as {}",
+            identity.device, cluster.device.sms, base.name
+        ));
+        cluster.device.sms = sms;
+    }
+    let mut session = Session { machine, cluster, fits: Vec::new(), notes, spreads: Vec::new(), progress };
     session.launches(date)?;
     session.kernels(date)?;
     session.memory(date)?;

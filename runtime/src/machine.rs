@@ -208,6 +208,11 @@ pub trait Machine {
     /// Its kernels.
     fn kernels(&self) -> Vec<MachineKernel>;
 
+    /// SMs of a device; `None` where the base cluster's number holds.
+    fn sms(&self) -> Option<u32> {
+        None
+    }
+
     /// Sizes that fill it and take seconds, not minutes.
     fn sizes(&self) -> Sizes;
 
@@ -278,6 +283,12 @@ pub trait Machine {
     /// # Errors
     /// [`MachineError`] as the executor gave up.
     fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError>;
+}
+
+/// How a run that is measured under `load` is predicted on `cluster`: where no clock is known, the kernels' rates are those at
+/// which they were measured.
+pub(crate) fn predicted_under(load: Load, cluster: &Cluster) -> Load {
+    if load == Load::Cold && cluster.device.power.is_none() { Load::Sustained } else { load }
 }
 
 /// Why a machine did not execute a plan.

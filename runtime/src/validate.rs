@@ -24,7 +24,7 @@ pub use classes::Class;
 pub use matrix::{Filter, matrix, ranks};
 pub use point::Point;
 
-use crate::machine::{Launching, Machine, MachineError};
+use crate::machine::{Launching, Machine, MachineError, predicted_under};
 use crate::outcome::median;
 
 /// Why a validation ended.
@@ -87,7 +87,7 @@ pub struct Compared {
     pub worst_step_error: f64,
     /// Every attention call, rank by rank; none where there are more than [`MOST_CALLS`].
     pub calls: Vec<Call>,
-    /// How they were loaded, which is also what was predicted.
+    /// How they were loaded, which is also what was predicted where the cluster knows a clock.
     pub load: Load,
     /// How long the devices had been working when the measured repeats began, in seconds; zero where that plays no part.
     pub loaded_s: f64,
@@ -192,7 +192,7 @@ fn compare(
     }
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
     let load = machine.load(&plan, point.launching);
-    let options = SimOptions { load, ..SimOptions::default() };
+    let options = SimOptions { load: predicted_under(load, cluster), ..SimOptions::default() };
     let predicted = engine::simulate(&plan, cluster, &options).map_err(failed)?;
     let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &options)?.makespan);
     let bars = interval(cluster, predicted.makespan, makespan).map_err(failed)?;

@@ -83,7 +83,7 @@ pub struct ValidateArgs {
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
     /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest, at the highest clock
-    /// [default: cold where the cluster knows that clock].
+    /// [default: cold].
     #[arg(long, value_enum)]
     pub load: Option<LoadArg>,
     /// Only these schedules [default: all].

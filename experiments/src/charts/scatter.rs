@@ -131,7 +131,7 @@ fn band(from: f64, to: f64) -> Vec<Series> {
     vec![line("exact".into(), exact, Line::Dashed), line(off, edges, Line::Dotted)]
 }
 
-/// Bars from the fastest to the slowest repeat, where the file has their distance, as far as the axes reach.
+/// Bars about the measurement, as long as the repeats' standard deviation where the file has it, as far as the axes reach.
 fn spread(table: &Table, columns: &Columns, (low, high): (f64, f64)) -> Option<Series> {
     let mut points = Vec::new();
     for row in table.rows() {

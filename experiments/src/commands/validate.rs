@@ -97,7 +97,15 @@ fn is_cold(args: &ValidateArgs, cluster: &Cluster) -> Result<bool> {
         Some(LoadArg::Cold) if !is_known => {
             bail!("{} has no [device.power], so how fast it computes after a rest is not known", cluster.name)
         }
-        load => Ok(is_known && load != Some(LoadArg::Sustained)),
+        load => {
+            if args.backend == MachineArg::Cuda && !is_known {
+                anstream::eprintln!(
+                    "{} has no [device.power]: long runs are predicted at the rates of short ones, which are measured after a rest",
+                    cluster.name
+                );
+            }
+            Ok(load != Some(LoadArg::Sustained))
+        }
     }
 }
 

@@ -6,13 +6,13 @@ mod plans;
 mod tests;
 
 use ringlab_sim::config::cluster::{Quantity, Uncertainty};
-use ringlab_sim::engine::{self, Load, SimError, SimOptions};
+use ringlab_sim::engine::{self, SimError, SimOptions};
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
 use statrs::statistics::{Data, OrderStatistics};
 
 use super::{CalibrateError, FitReport, POOR, Point, Session};
-use crate::machine::Launching;
+use crate::machine::{Launching, predicted_under};
 use crate::outcome::median;
 pub(crate) use plans::plans;
 
@@ -57,13 +57,9 @@ impl Session<'_> {
         Ok(Ok(Point { probe: name.to_owned(), measured_s, fitted_s, spread: runs.spread() }))
     }
 
-    /// The makespan of `plan` as the machine is loaded for it. Where no clock is known, the kernels' rates are those at which
-    /// they were measured.
+    /// The makespan of `plan` as the machine is loaded for it.
     fn predicted(&self, plan: &Plan) -> Result<SimTime, SimError> {
-        let load = match self.machine.load(plan, Launching::Stepwise) {
-            Load::Cold if self.cluster.device.power.is_none() => Load::Sustained,
-            load => load,
-        };
+        let load = predicted_under(self.machine.load(plan, Launching::Stepwise), &self.cluster);
         let options = SimOptions { load, ..SimOptions::default() };
         Ok(engine::simulate(plan, &self.cluster, &options)?.makespan)
     }

@@ -125,7 +125,7 @@ impl Session<'_> {
             alignment_error: passes().map(|p| p.alignment_error).max().unwrap_or(SimTime::ZERO),
             posting: passes().map(|p| p.posting).max().unwrap_or(SimTime::ZERO),
             loaded_s: loaded.as_secs_f64(),
-            duty: if wall.is_zero() { 0.0 } else { busy.as_secs_f64() / wall.as_secs_f64() },
+            duty: if wall.is_zero() { 0.0 } else { (busy.as_secs_f64() / wall.as_secs_f64()).min(1.0) },
             peak_bytes: self.peak_bytes.clone(),
             context_bytes: Bytes(context),
             device_names: names.collect::<Result<_, _>>()?,

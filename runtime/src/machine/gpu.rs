@@ -42,6 +42,7 @@ const CHAIN: (u64, u64) = (2048, 16);
 /// All GPUs of this node.
 pub struct GpuMachine {
     identity: Identity,
+    sms: u32,
     kernels: Vec<MachineKernel>,
     options: Options,
     is_cold: bool,
@@ -67,7 +68,17 @@ impl GpuMachine {
         let kernels = super::rows::all(device.target());
         let options = Options { collect: false, recording: Recording::Operations, ..options };
         let contexts = Contexts::open(&options, devices as usize)?;
-        Ok(Self { identity, kernels, options, is_cold, is_hot: false, _contexts: contexts, inputs: None })
+        let sms = device.multiprocessors();
+        Ok(Self {
+            identity,
+            sms,
+            kernels,
+            options,
+            is_cold,
+            is_hot: false,
+            _contexts: contexts,
+            inputs: None,
+        })
     }
 
     fn execute(
@@ -115,6 +126,10 @@ impl Machine for GpuMachine {
 
     fn kernels(&self) -> Vec<MachineKernel> {
         self.kernels.clone()
+    }
+
+    fn sms(&self) -> Option<u32> {
+        Some(self.sms)
     }
 
     fn sizes(&self) -> Sizes {

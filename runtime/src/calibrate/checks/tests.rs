@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use ringlab_sim::check::{Violation, prove};
 use ringlab_sim::config::cluster::{Cluster, Power};
+use ringlab_sim::engine::Load;
 use ringlab_sim::engine::Machine as Group;
 use ringlab_sim::plan::{Op, OpKind, Transport};
 use ringlab_sim::problem::Pass;

@@ -81,6 +81,10 @@ impl Machine for Limited {
         vec![kernel(Pass::Forward), kernel(Pass::Backward)]
     }
 
+    fn sms(&self) -> Option<u32> {
+        Some(self.cluster.device.sms)
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes { heads: 16, calls: vec![1 << 10, 1 << 11, 1 << 12], ..CpuMachine::new().sizes() }
     }
@@ -129,6 +133,16 @@ fn a_clock_is_found_as_it_was_made() {
     assert!(spreads.iter().any(|s| s.of == Quantity::Boost && s.samples == 3));
     assert_eq!(Cluster::parse("again", &found.cluster.to_toml()).unwrap(), found.cluster);
     assert!(!found.notes.iter().any(|note| note.contains("clock")), "{:?}", found.notes);
+}
+
+#[test]
+fn a_device_of_other_sms_than_the_base_has_its_own() {
+    let mut machine = limited("NVIDIA H200", (1.127, 2.5));
+    let mut base = machine.cluster.clone();
+    base.device.sms = 114;
+    let found = calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap();
+    assert_eq!(found.cluster.device.sms, 132);
+    assert!(found.notes.iter().any(|note| note.contains("132 SMs, not 114")), "{:?}", found.notes);
 }
 
 #[test]
