@@ -158,6 +158,7 @@ pub fn calibrate(
     session.clock(date)?;
     if identity.devices > 1 {
         session.transfers(Transport::CopyEngine, date)?;
+        session.all_pairs()?;
         if session.machine.has_nccl() {
             session.transfers(Transport::Nccl, date)?;
         }

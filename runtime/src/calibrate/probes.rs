@@ -141,14 +141,26 @@ pub fn message(shape: Shape, tokens: u64, ways: Ways, transport: Transport) -> O
     let senders: &[u32] = if ways == Ways::One { &[0] } else { &[0, 1] };
     let group = b.group();
     for &from in senders {
-        send(&mut b, from, transport, group);
+        send(&mut b, (from, 1 - from), transport, group);
     }
     Some(b.finish())
 }
 
-/// Keys and values of all of a rank's tokens to the other one of two.
-fn send(b: &mut PlanBuilder, from: u32, transport: Transport, group: u32) {
-    let (to, shard) = (1 - from, b.shard(from));
+/// Keys and values of `tokens` tokens sent by copy engine from each first rank of `ways` to the second, of `ranks` ranks and all
+/// at once.
+pub fn copies(shape: Shape, tokens: u64, ranks: u32, ways: &[(u32, u32)]) -> Option<Plan> {
+    let problem = problem(shape, Pattern::Full, tokens * u64::from(ranks));
+    let mut b = builder("copies", Pass::Forward, &problem, ranks, Transport::CopyEngine)?;
+    let group = b.group();
+    for &way in ways {
+        send(&mut b, way, Transport::CopyEngine, group);
+    }
+    Some(b.finish())
+}
+
+/// Keys and values of all of a rank's tokens to another one.
+fn send(b: &mut PlanBuilder, (from, to): (u32, u32), transport: Transport, group: u32) {
+    let shard = b.shard(from);
     let block = b.block(&[shard], true);
     let (source, target) = (b.input(from, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
     let message = b.message(from, to, Tensor::KeyValue, block);
@@ -197,7 +209,7 @@ pub fn beside(
     }
     if transport.is_some() {
         for from in 0..2 {
-            send(&mut b, from, over, group);
+            send(&mut b, (from, 1 - from), over, group);
         }
     }
     Some(b.finish())

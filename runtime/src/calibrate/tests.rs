@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ringlab_sim::config::cluster::{Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, Pass};
 use ringlab_sim::engine::{self, SimOptions};
-use ringlab_sim::plan::{OpKind, Plan, Transport};
+use ringlab_sim::plan::{Op, OpKind, Plan, Transport};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::{BytesPerSec, FlopsPerSec, SimTime};
@@ -230,9 +230,63 @@ fn what_is_measured_can_be_run() {
     let accumulate = probes::accumulate(shape(), 512).unwrap();
     let beside = [First::Call, First::Message]
         .map(|first| probes::beside(shape(), (512, 64), first, Some(Transport::CopyEngine)).unwrap());
-    for plan in [merge, accumulate].into_iter().chain(beside) {
+    let ring = [(0, 1), (1, 2), (2, 0)];
+    let copies = [&ring[..], &[(0, 2), (2, 0)]].map(|ways| probes::copies(shape(), 512, 3, ways).unwrap());
+    for plan in [merge, accumulate].into_iter().chain(beside).chain(copies) {
         let inputs = inputs(&plan).unwrap();
         let outcome = cpu::run(&plan, &inputs, &RunOptions::default());
         assert!(outcome.is_ok(), "{}: {:?}", plan.name, outcome.err());
     }
+}
+
+/// Four GPUs, all of whose copies to and from the last one take a tenth longer.
+struct OneSlow(Simulated);
+
+impl Machine for OneSlow {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.0.kernels()
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.0.sizes()
+    }
+
+    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        let mut runs = self.0.run(plan, launching, repeats)?;
+        let slow = |op: &Op| {
+            op.kind.message().is_some_and(|m| [plan.message(m).from, plan.message(m).to].contains(&3))
+        };
+        for span in &mut runs.timeline.spans {
+            if slow(&plan.programs[span.rank as usize].ops[span.op as usize]) {
+                span.end += SimTime(span.duration().0 / 10);
+            }
+        }
+        Ok(runs)
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        self.0.launch_costs()
+    }
+}
+
+#[test]
+fn copies_between_all_pairs_are_held_against_the_first_one() {
+    let four = || Simulated(Cluster { gpus_per_node: 4, ..truth() });
+    let pairs = |found: &Calibrated| found.fits.iter().find(|fit| fit.what == "copies, all pairs").cloned();
+    let even = calibrate(&mut four(), &preset(), "2026-11-30", &mut |_| true).unwrap();
+    let fit = pairs(&even).unwrap();
+    assert_eq!(fit.points.len(), 6 + 1, "six pairs, and all to the next");
+    assert!(fit.worst < 1e-3, "{fit:?}");
+    assert!(!even.notes.iter().any(|note| note.contains("first two GPUs")), "{:?}", even.notes);
+    let uneven = calibrate(&mut OneSlow(four()), &preset(), "2026-11-30", &mut |_| true).unwrap();
+    let named: Vec<&String> = uneven.notes.iter().filter(|note| note.contains("first two GPUs")).collect();
+    assert_eq!(named.len(), 3 + 1, "{named:?}");
+    assert!(named[0].contains("0 and 3") && named[0].contains("-9.1%"), "{named:?}");
+    // Two GPUs are one pair.
+    let two = calibrate(&mut Simulated(truth()), &preset(), "2026-11-30", &mut |_| true).unwrap();
+    assert!(pairs(&two).is_none());
 }

@@ -10,7 +10,8 @@ use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
 
 use super::fit::{Fit, FitError, Sample, relative};
 use super::probes::{self, Ways};
-use super::{CalibrateError, Session};
+use super::{CalibrateError, FitReport, POOR, Point, Session};
+use crate::machine::Launching;
 
 /// Sizes at which a ramp may be half: 64 KiB to 64 MiB.
 const FIRST_HALF: u64 = 64 << 10;
@@ -59,10 +60,69 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn message(&mut self, bytes: u64, ways: Ways, transport: Transport) -> Result<Sample, CalibrateError> {
+    /// Copies between every two GPUs, and from each to the next at once, beside what the constants found between the first two
+    /// give. With more than two GPUs only.
+    pub(super) fn all_pairs(&mut self) -> Result<(), CalibrateError> {
+        let (ranks, sizes) = (self.machine.identity().devices, self.machine.sizes());
+        let Some(&bytes) = sizes.messages.iter().max().filter(|_| ranks > 2) else { return Ok(()) };
+        let mut routes: Vec<(String, Vec<(u32, u32)>)> = (0..ranks)
+            .flat_map(|a| (a + 1..ranks).map(move |b| (format!("{a} and {b}"), vec![(a, b), (b, a)])))
+            .collect();
+        let ring = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
+        routes.push((format!("each of {ranks} to the next at once"), ring));
+        let shape = self.message_shape();
+        let tokens = (bytes / Tensor::KeyValue.bytes(&shape, 1, 1).0).max(1);
+        let sent = Tensor::KeyValue.bytes(&shape, tokens, 1);
+        let copy = &self.cluster.fabric.copy;
+        let ramp = copy.ramp.map_or(SimTime::ZERO, |ramp| ramp.of(sent));
+        let fitted_s = (copy.latency + sent / copy.bandwidth + ramp).as_secs_f64();
+        let mut points = Vec::new();
+        for (probe, ways) in routes {
+            self.say(&format!("copies, {probe}"))?;
+            let plan = probes::copies(shape, tokens, ranks, &ways).ok_or(CalibrateError::Sizes("message"))?;
+            let runs = self.machine.run(&plan, Launching::Stepwise, sizes.repeats)?;
+            points.push(Point {
+                probe,
+                measured_s: slowest(&runs.timeline, &ways),
+                fitted_s,
+                spread: runs.spread(),
+            });
+        }
+        self.keep_pairs(points);
+        Ok(())
+    }
+
+    /// Reports copies, and names those that the constants miss.
+    fn keep_pairs(&mut self, points: Vec<Point>) {
+        let error = |p: &Point| p.fitted_s / p.measured_s - 1.0;
+        for point in points.iter().filter(|p| error(p).abs() > POOR) {
+            let (by, probe) = (100.0 * error(point), &point.probe);
+            self.notes
+                .push(format!("copies, {probe}: predictions by the first two GPUs are off by {by:+.1}%"));
+        }
+        let worst = points.iter().map(|p| error(p).abs()).fold(0.0, f64::max);
+        let residual = (points.iter().map(|p| error(p).powi(2)).sum::<f64>() / points.len() as f64).sqrt();
+        let spread = points.iter().map(|p| p.spread).sum::<f64>() / points.len() as f64;
+        let constants = "between every two GPUs, by the constants of the first two".into();
+        self.fits.push(FitReport {
+            what: "copies, all pairs".into(),
+            constants,
+            points,
+            residual,
+            worst,
+            spread,
+        });
+    }
+
+    /// What a message's tokens are.
+    fn message_shape(&self) -> Shape {
         let shape = Shape { heads: 1, kv_heads: 1, head_dim: 64, dtype: Dtype::Fp32, batch: 1 };
         let kernel = self.machine.kernels().into_iter().next();
-        let shape = kernel.map_or(shape, |k| Shape { head_dim: k.head_dim, dtype: k.dtype, ..shape });
+        kernel.map_or(shape, |k| Shape { head_dim: k.head_dim, dtype: k.dtype, ..shape })
+    }
+
+    fn message(&mut self, bytes: u64, ways: Ways, transport: Transport) -> Result<Sample, CalibrateError> {
+        let shape = self.message_shape();
         let tokens = (bytes / Tensor::KeyValue.bytes(&shape, 1, 1).0).max(1);
         let plan = probes::message(shape, tokens, ways, transport).ok_or(CalibrateError::Sizes("message"))?;
         let sent = Tensor::KeyValue.bytes(&shape, tokens, 1);
@@ -131,14 +191,19 @@ pub(super) fn name(transport: Transport) -> &'static str {
     }
 }
 
-/// From the start of a send to the end of its receive, in seconds, for the message that takes longest.
+/// From the start of a send to the end of its receive, in seconds, for the message between two ranks that takes longest.
 fn slowest_message(timeline: &Timeline) -> f64 {
-    let ends = |rank, kind| timeline.spans.iter().filter(move |s| s.rank == rank && s.kind == kind).copied();
-    let one = |from: u32| {
-        let (send, recv) = (ends(from, SpanKind::Send).next(), ends(1 - from, SpanKind::Recv).next());
-        send.zip(recv).map(|(send, recv)| recv.end.max(send.end).saturating_sub(send.start))
+    slowest(timeline, &[(0, 1), (1, 0)])
+}
+
+/// The same of the messages on these ways, one each.
+fn slowest(timeline: &Timeline, ways: &[(u32, u32)]) -> f64 {
+    let of = |rank, kind| timeline.spans.iter().find(move |s| s.rank == rank && s.kind == kind);
+    let one = |&(from, to): &(u32, u32)| {
+        let (send, recv) = (of(from, SpanKind::Send)?, of(to, SpanKind::Recv)?);
+        Some(recv.end.max(send.end).saturating_sub(send.start))
     };
-    one(0).into_iter().chain(one(1)).max().unwrap_or(SimTime::ZERO).as_secs_f64()
+    ways.iter().filter_map(one).max().unwrap_or(SimTime::ZERO).as_secs_f64()
 }
 
 #[cfg(test)]

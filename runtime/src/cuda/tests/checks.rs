@@ -7,7 +7,7 @@ use ringlab_sim::tiles::TileShape;
 use ringlab_sim::timeline::SpanKind;
 
 use super::support::{quick, run};
-use crate::calibrate::checks;
+use crate::calibrate::{checks, probes};
 use crate::cuda::{Copies, Options};
 use crate::machine::{
     Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes, inputs,
@@ -77,6 +77,22 @@ fn check_plans_run_as_they_are() {
             let calls =
                 spans.iter().filter(|s| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward));
             assert_eq!(calls.count(), attends.count(), "{title}");
+        }
+    }
+}
+
+#[test]
+fn copies_between_all_pairs_run_as_they_are() {
+    let shape = Small.kernels()[0].shape(1);
+    for ways in [&[(0, 2), (2, 0)][..], &[(1, 2), (2, 1)], &[(0, 1), (1, 2), (2, 0)]] {
+        let plan = probes::copies(shape, 64, 3, ways).unwrap();
+        crate::cuda::check(&plan).unwrap();
+        let inputs = inputs(&plan).unwrap();
+        for copies in [Copies::Push, Copies::Pull] {
+            let done = run(&plan, &inputs, &Options { copies, ..quick() }, 7).unwrap();
+            assert_eq!(done.outcome.bytes_moved, plan.bytes_moved());
+            let received = done.outcome.timeline.spans.iter().filter(|s| s.kind == SpanKind::Recv);
+            assert_eq!(received.count(), ways.len());
         }
     }
 }
