@@ -22,6 +22,7 @@ use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 use serde::Serialize;
+use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
 use crate::machine::{Launching, Machine, MachineError};
@@ -88,6 +89,22 @@ pub struct FitReport {
     pub worst: f64,
     /// Median spread of the repeats.
     pub spread: f64,
+}
+
+impl FitReport {
+    /// Of points by themselves: residuals are about all of them, as of constants that are given.
+    fn of(what: &str, constants: String, points: Vec<Point>) -> Self {
+        let errors = || points.iter().map(|p| p.fitted_s / p.measured_s - 1.0);
+        let spreads: Vec<f64> = points.iter().map(|p| p.spread).collect();
+        Self {
+            what: what.to_owned(),
+            constants,
+            residual: (errors().map(|e| e * e).sum::<f64>() / points.len().max(1) as f64).sqrt(),
+            worst: errors().fold(0.0, |worst, e| e.abs().max(worst)),
+            spread: if spreads.is_empty() { 0.0 } else { Data::new(spreads).median() },
+            points,
+        }
+    }
 }
 
 /// One measured time beside what the fit makes of it.

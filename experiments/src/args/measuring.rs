@@ -82,7 +82,7 @@ pub struct ValidateArgs {
     /// What executes the plans.
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
-    /// How GPUs are loaded where they are measured: for long, or, in runs of up to 50 ms, after a rest, at the highest clock
+    /// How GPUs are loaded where they are measured: for long, or, in runs of up to some 30 ms, after a rest, at the highest clock
     /// [default: cold].
     #[arg(long, value_enum)]
     pub load: Option<LoadArg>,

@@ -105,22 +105,18 @@ pub(super) fn is_launched(
     used_for.takes(keys, visited, visited + profile.empty) == kernel.used_for.is_some()
 }
 
-/// The tiles of a call for one head, and its heads.
+/// The tiles of a call for one head, and its heads: nothing was added to its gradients before.
 pub(super) fn work(
     kernel: &MachineKernel,
     shape: Shape,
     pattern: Pattern,
-    size: (u64, u64),
+    (size, sms): ((u64, u64), u32),
 ) -> (TileProfile, Heads) {
     let (mask, [q, kv]) = geometry(pattern, size);
+    let profile = cost::profile((kernel.items, kernel.tile), &mask, &q, &kv);
     let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
-    match kernel.items {
-        Items::QueryTiles => (tiles::profile(&mask, &q, &kv, kernel.tile), Heads::separate(heads)),
-        Items::KeyTiles => (
-            tiles::key_profile(&mask, &q, &kv, kernel.tile),
-            Heads { separate: kv_heads, shared: heads / kv_heads },
-        ),
-    }
+    let heads = cost::heads(kernel.items, &profile, (kv_heads, heads / kv_heads), sms, true);
+    (profile, heads)
 }
 
 /// The first queries against the first keys of one sequence.
@@ -245,9 +241,9 @@ impl Session<'_> {
         (queries, keys): (u64, u64),
         (calls, carried): (f64, f64),
     ) -> Vec<f64> {
-        let (profile, heads) = work(kernel, shape, pattern, (queries, keys));
-        let [fixed, full, partial] =
-            cost::weights(&profile, heads, self.cluster.device.sms, (kernel.items, kernel.grid));
+        let sms = self.cluster.device.sms;
+        let (profile, heads) = work(kernel, shape, pattern, ((queries, keys), sms));
+        let [fixed, full, partial] = cost::weights(&profile, heads, sms, (kernel.items, kernel.grid));
         if is_single(kernel) {
             return vec![calls, calls * fixed, calls * (full + partial)];
         }

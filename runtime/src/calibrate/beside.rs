@@ -125,12 +125,7 @@ impl Session<'_> {
             fitted_s: alone.call + loss * both.overlap,
             spread: 0.0,
         };
-        let points: Vec<Point> = pairs.iter().map(point).collect();
-        let residuals = points.iter().map(|p| (p.fitted_s / p.measured_s - 1.0).abs());
-        let squares = residuals.clone().map(|r| r * r).sum::<f64>();
-        let residual = (squares / points.len().max(1) as f64).sqrt();
-        let worst = residuals.fold(0.0, f64::max);
-        self.fits.push(FitReport { what: what.into(), constants, points, residual, worst, spread: 0.0 });
+        self.fits.push(FitReport::of(what, constants, pairs.iter().map(point).collect()));
     }
 }
 

@@ -9,7 +9,6 @@ use ringlab_sim::config::cluster::{Quantity, Uncertainty};
 use ringlab_sim::engine::{self, SimError, SimOptions};
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
-use statrs::statistics::{Data, OrderStatistics};
 
 use super::{CalibrateError, FitReport, POOR, Point, Session};
 use crate::machine::{Launching, predicted_under};
@@ -66,35 +65,28 @@ impl Session<'_> {
 
     /// Reports at least one point, and keeps what they are off by.
     fn keep_checks(&mut self, points: Vec<Point>) {
-        let errors: Vec<f64> = points.iter().map(|p| p.fitted_s / p.measured_s - 1.0).collect();
-        let mean = |of: &dyn Fn(f64) -> f64| errors.iter().map(|&e| of(e)).sum::<f64>() / errors.len() as f64;
-        let (bias, rms) = (mean(&|e| e), mean(&|e| e * e).sqrt());
-        if rms > POOR {
+        let bias = points.iter().map(|p| p.fitted_s / p.measured_s - 1.0).sum::<f64>() / points.len() as f64;
+        let constants = format!("in no fit; predictions are off by {:+.1}% in the mean", 100.0 * bias);
+        let report = FitReport::of("check runs", constants, points);
+        if report.residual > POOR {
             self.notes.push(format!(
                 "poor predictions of check runs: rms error of {:.1}%, mean {:+.1}%",
-                100.0 * rms,
+                100.0 * report.residual,
                 100.0 * bias
             ));
         }
         // An interval lies about a predicted time, so here measured times are compared with that. What repeats differ by is in
         // it already.
-        let about_predicted = points.iter().map(|p| (p.measured_s / p.fitted_s - 1.0).powi(2));
-        let residual = (about_predicted.sum::<f64>() / points.len() as f64).sqrt();
+        let about_predicted = report.points.iter().map(|p| (p.measured_s / p.fitted_s - 1.0).powi(2));
+        let residual = (about_predicted.sum::<f64>() / report.points.len() as f64).sqrt();
         if residual > 1.0 {
             self.notes.push(format!(
                 "check runs differ from predictions by {:.0}% of these: kept as 100%, the most that a cluster can say",
                 100.0 * residual
             ));
         }
-        let (residual, samples) = (residual.min(1.0), points.len() as u32);
+        let (residual, samples) = (residual.min(1.0), report.points.len() as u32);
         self.spreads.push(Uncertainty { of: Quantity::Model, spread: 0.0, residual, samples });
-        self.fits.push(FitReport {
-            what: "check runs".into(),
-            constants: format!("in no fit; predictions are off by {:+.1}% in the mean", 100.0 * bias),
-            residual: rms,
-            worst: errors.iter().fold(0.0, |worst, e| e.abs().max(worst)),
-            spread: Data::new(points.iter().map(|p| p.spread).collect::<Vec<_>>()).median(),
-            points,
-        });
+        self.fits.push(report);
     }
 }

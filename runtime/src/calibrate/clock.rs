@@ -186,7 +186,7 @@ impl Session<'_> {
         let row = self.cluster.kernels.iter().find(|row| is_row_of(row, kernel));
         row.map_or(Found { seconds: 0.0, activity: 1.0 }, |row| {
             let (sms, shape) = (self.cluster.device.sms, kernel.shape(self.machine.sizes().heads));
-            let (profile, heads) = super::attention::work(kernel, shape, pattern, (tokens, tokens));
+            let (profile, heads) = super::attention::work(kernel, shape, pattern, ((tokens, tokens), sms));
             let call = Kernel::new(row, sms).call(&profile, heads, 0);
             Found { seconds: call.time(sms).as_secs_f64(), activity: call.activity(sms) }
         })
@@ -206,23 +206,15 @@ impl Session<'_> {
                 point(how(resting), resting, at_limit(resting));
             }
         }
-        let residuals = || points.iter().map(|p| (p.fitted_s / p.measured_s - 1.0).abs());
-        let residual = (residuals().map(|r| r * r).sum::<f64>() / points.len().max(1) as f64).sqrt();
-        let spread = median(points.iter().map(|p| p.spread).collect());
+        let constants = format!("boost {:.3}, exponent {:.2}", power.boost, power.exponent);
+        let report = FitReport::of("clock", constants, points);
         self.spreads.push(Uncertainty {
             of: Quantity::Boost,
-            spread: spread.min(1.0),
-            residual: residual.min(1.0),
-            samples: points.len() as u32,
+            spread: report.spread.min(1.0),
+            residual: report.residual.min(1.0),
+            samples: report.points.len() as u32,
         });
-        self.fits.push(FitReport {
-            what: "clock".into(),
-            constants: format!("boost {:.3}, exponent {:.2}", power.boost, power.exponent),
-            residual,
-            worst: residuals().fold(0.0, f64::max),
-            spread,
-            points,
-        });
+        self.fits.push(report);
         self.cluster.device.power = Some(power);
     }
 }
@@ -241,10 +233,7 @@ fn boost(times: &Times, power: &Power) -> f64 {
 
 /// Turns constants of the highest clock into those of lasting load, which is what a cluster gives.
 fn make_sustained(row: &mut KernelRow, boost: f64) {
-    row.rate.0 /= boost;
-    for time in [&mut row.prologue, &mut row.epilogue, &mut row.call, &mut row.carry] {
-        *time = SimTime::from_secs_f64(time.as_secs_f64() * boost);
-    }
+    row.slow_down(boost);
     row.boost = Some(boost);
     row.source += &format!(", at the highest clock; here for lasting load, {boost:.3} times as long");
 }
@@ -264,18 +253,14 @@ fn median(values: Vec<f64>) -> f64 {
     if values.is_empty() { 0.0 } else { Data::new(values).median() }
 }
 
-/// Power that a device has for multiplying at the limit, over that of one that multiplies all the time.
-fn headroom(idle: f64, busy: f64) -> f64 {
-    (1.0 - idle * (1.0 - busy)) / busy
-}
-
 /// The constants that `times` show, rounded to what they are known to, and what must be said of them.
 fn fitted(times: &[Times], idle: f64, date: &str) -> (Power, Vec<String>) {
     let mut notes = Vec::new();
     let with_pauses: Vec<(&Times, Timed)> = times.iter().filter_map(|t| Some((t, t.resting?))).collect();
     // At the limit the speed to the exponent is the headroom.
-    let saved =
-        |(t, resting): &(&Times, Timed)| (headroom(idle, resting.busy) / headroom(idle, t.loaded.busy)).ln();
+    let saved = |(t, resting): &(&Times, Timed)| {
+        (Power::headroom(idle, resting.busy) / Power::headroom(idle, t.loaded.busy)).ln()
+    };
     let gained = |(t, resting): &(&Times, Timed)| (t.loaded.seconds / resting.seconds).ln();
     let sums = (with_pauses.iter().map(saved).sum::<f64>(), with_pauses.iter().map(gained).sum::<f64>());
     let shown = if sums.1 > 0.0 { sums.0 / sums.1 } else { f64::INFINITY };

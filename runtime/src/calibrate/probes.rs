@@ -7,7 +7,7 @@ pub mod several;
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
 use ringlab_sim::plan::builder::PlanBuilder;
-use ringlab_sim::plan::{BlockId, Buf, Bufs, Lane, MaskId, OpKind, Plan, Slots, Tensor, Transport};
+use ringlab_sim::plan::{BlockId, Buf, Bufs, Lane, MaskId, OpId, OpKind, Plan, Slots, Tensor, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
 
 /// What every probe's name begins with.
@@ -87,22 +87,53 @@ fn backward_of(
     let rank = b.slots(q_block)[0].rank;
     let q = b.input(rank, Tensor::QuerySide, q_block).into();
     let delta = b.scratch(rank, Tensor::Delta, q_block);
-    let (dkv, init_dq, init_dkv, dkv_block) = (dkv.into(), true, true, kv_block);
     b.compute(rank, 0, OpKind::Preprocess { q, delta, block: q_block });
-    let kind = OpKind::AttendBackward {
-        q,
-        delta,
-        kv,
-        dq,
-        dkv,
-        q_block,
-        kv_block,
-        dkv_block,
-        mask,
-        init_dq,
-        init_dkv,
-    };
-    b.compute(rank, 0, kind);
+    b.compute(rank, 0, gradients((q, delta, q_block), (kv, kv_block), (dq, dkv), (mask, true)));
+}
+
+/// A backward call whose gradients of keys start with it, and those of queries if `init_dq`.
+fn gradients(
+    (q, delta, q_block): (Bufs, Buf, BlockId),
+    (kv, kv_block): (Bufs, BlockId),
+    (dq, dkv): (Buf, Buf),
+    (mask, init_dq): (MaskId, bool),
+) -> OpKind {
+    let (dkv, dkv_block, init_dkv) = (dkv.into(), kv_block, true);
+    OpKind::AttendBackward { q, delta, kv, dq, dkv, q_block, kv_block, dkv_block, mask, init_dq, init_dkv }
+}
+
+/// A forward state of some queries of a rank, and the calls that go into it.
+struct Row {
+    rank: u32,
+    q_block: BlockId,
+    q: Buf,
+    state: Buf,
+    out: Buf,
+    calls: u32,
+}
+
+impl Row {
+    fn new(b: &mut PlanBuilder, rank: u32, queries: &[Slots]) -> Self {
+        let q_block = b.block(queries, false);
+        let q = b.input(rank, Tensor::Query, q_block);
+        let state = b.scratch(rank, Tensor::State, q_block);
+        let out = b.output(rank, Tensor::Output, q_block);
+        Self { rank, q_block, q, state, out, calls: 0 }
+    }
+
+    /// The next call, over these keys of the rank.
+    fn attend(&mut self, b: &mut PlanBuilder, keys: &[Slots], mask: MaskId) -> OpId {
+        let &mut Self { rank, q_block, q, state, calls, .. } = self;
+        let kv_block = b.block(keys, true);
+        let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
+        self.calls += 1;
+        let kind = OpKind::Attend { q: q.into(), kv, state, q_block, kv_block, mask, init: calls == 0 };
+        b.compute(rank, calls, kind)
+    }
+
+    fn finish(self, b: &mut PlanBuilder) {
+        b.compute(self.rank, self.calls, OpKind::Finish { state: self.state, out: self.out });
+    }
 }
 
 /// Full attention of `tokens` queries over the first `keys` of as many keys: many work items of few tiles.
@@ -120,17 +151,11 @@ pub fn carried(shape: Shape, tokens: u64, calls: u64) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, tokens);
     let mut b = builder("carried state", Pass::Forward, &problem, 1, Transport::CopyEngine)?;
     let part = |i: u64| Slots { rank: 0, from: tokens * i / calls, to: tokens * (i + 1) / calls };
-    let q_block = b.block(&[part(0)], false);
-    let q = b.input(0, Tensor::Query, q_block);
-    let state = b.scratch(0, Tensor::State, q_block);
-    let out = b.output(0, Tensor::Output, q_block);
+    let mut row = Row::new(&mut b, 0, &[part(0)]);
     for i in 0..calls {
-        let kv_block = b.block(&[part(i)], true);
-        let kv = b.input(0, Tensor::KeyValue, kv_block);
-        let (q, kv, mask, init) = (q.into(), kv.into(), MaskId::NONE, i == 0);
-        b.compute(0, i as u32, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init });
+        row.attend(&mut b, &[part(i)], MaskId::NONE);
     }
-    b.compute(0, calls as u32, OpKind::Finish { state, out });
+    row.finish(&mut b);
     Some(b.finish())
 }
 

@@ -70,9 +70,7 @@ impl Session<'_> {
             .collect();
         let ring = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
         routes.push((format!("each of {ranks} to the next at once"), ring));
-        let shape = self.message_shape();
-        let tokens = (bytes / Tensor::KeyValue.bytes(&shape, 1, 1).0).max(1);
-        let sent = Tensor::KeyValue.bytes(&shape, tokens, 1);
+        let (shape, tokens, sent) = self.sized(bytes);
         let copy = &self.cluster.fabric.copy;
         let ramp = copy.ramp.map_or(SimTime::ZERO, |ramp| ramp.of(sent));
         let fitted_s = (copy.latency + sent / copy.bandwidth + ramp).as_secs_f64();
@@ -100,32 +98,22 @@ impl Session<'_> {
             self.notes
                 .push(format!("copies, {probe}: predictions by the first two GPUs are off by {by:+.1}%"));
         }
-        let worst = points.iter().map(|p| error(p).abs()).fold(0.0, f64::max);
-        let residual = (points.iter().map(|p| error(p).powi(2)).sum::<f64>() / points.len() as f64).sqrt();
-        let spread = points.iter().map(|p| p.spread).sum::<f64>() / points.len() as f64;
         let constants = "between every two GPUs, by the constants of the first two".into();
-        self.fits.push(FitReport {
-            what: "copies, all pairs".into(),
-            constants,
-            points,
-            residual,
-            worst,
-            spread,
-        });
+        self.fits.push(FitReport::of("copies, all pairs", constants, points));
     }
 
-    /// What a message's tokens are.
-    fn message_shape(&self) -> Shape {
+    /// The keys and values that a message of about so many bytes carries: their shape, tokens and bytes.
+    fn sized(&self, bytes: u64) -> (Shape, u64, Bytes) {
         let shape = Shape { heads: 1, kv_heads: 1, head_dim: 64, dtype: Dtype::Fp32, batch: 1 };
         let kernel = self.machine.kernels().into_iter().next();
-        kernel.map_or(shape, |k| Shape { head_dim: k.head_dim, dtype: k.dtype, ..shape })
+        let shape = kernel.map_or(shape, |k| Shape { head_dim: k.head_dim, dtype: k.dtype, ..shape });
+        let tokens = (bytes / Tensor::KeyValue.bytes(&shape, 1, 1).0).max(1);
+        (shape, tokens, Tensor::KeyValue.bytes(&shape, tokens, 1))
     }
 
     fn message(&mut self, bytes: u64, ways: Ways, transport: Transport) -> Result<Sample, CalibrateError> {
-        let shape = self.message_shape();
-        let tokens = (bytes / Tensor::KeyValue.bytes(&shape, 1, 1).0).max(1);
+        let (shape, tokens, sent) = self.sized(bytes);
         let plan = probes::message(shape, tokens, ways, transport).ok_or(CalibrateError::Sizes("message"))?;
-        let sent = Tensor::KeyValue.bytes(&shape, tokens, 1);
         self.sample(
             format!("{} {} bytes", plan.name, sent.0),
             vec![1.0, sent.0 as f64],

@@ -54,7 +54,7 @@ pub struct GpuMachine {
 }
 
 impl GpuMachine {
-    /// Finds the GPUs and their kernels. `is_cold`: runs of up to some 50 ms follow a rest of several times their length, so
+    /// Finds the GPUs and their kernels. `is_cold`: runs of up to some 30 ms follow a rest of several times their length, so
     /// that no power limit lowers the clock; longer ones are measured under lasting load all the same.
     ///
     /// # Errors

@@ -67,8 +67,8 @@ fn classes_are_of_what_differs_and_by_hand() {
     );
 }
 
-/// Threads that refuse one schedule and break at another.
-struct Faulty(CpuMachine);
+/// Threads that refuse one schedule and break at another, and are said to be loaded so.
+struct Faulty(CpuMachine, Load);
 
 impl Machine for Faulty {
     fn identity(&self) -> Identity {
@@ -81,6 +81,10 @@ impl Machine for Faulty {
 
     fn sizes(&self) -> Sizes {
         Sizes { repeats: 1, ..self.0.sizes() }
+    }
+
+    fn load(&self, _: &Plan, _: Launching) -> Load {
+        self.1
     }
 
     fn beyond(&self, plan: &Plan) -> Option<String> {
@@ -107,7 +111,7 @@ fn threads() -> Cluster {
 
 fn validated(schedules: &[&str], until: usize) -> Result<Report, ValidateError> {
     let points: Vec<Point> = schedules.iter().map(|name| Point::test(name)).collect();
-    validate(&mut Faulty(CpuMachine::new()), &threads(), &points, &mut |i, _| i < until)
+    validate(&mut Faulty(CpuMachine::new(), Load::Sustained), &threads(), &points, &mut |i, _| i < until)
 }
 
 #[test]
@@ -128,39 +132,11 @@ fn calls_are_listed_rank_by_rank() {
     assert_eq!(errors.fold(0.0, f64::max), report.points[0].worst_step_error);
 }
 
-/// Threads that are said to rest before each run.
-struct Rested(CpuMachine);
-
-impl Machine for Rested {
-    fn identity(&self) -> Identity {
-        self.0.identity()
-    }
-
-    fn kernels(&self) -> Vec<MachineKernel> {
-        self.0.kernels()
-    }
-
-    fn sizes(&self) -> Sizes {
-        Sizes { repeats: 1, ..self.0.sizes() }
-    }
-
-    fn load(&self, _: &Plan, _: Launching) -> Load {
-        Load::Cold
-    }
-
-    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
-        self.0.run(plan, launching, repeats)
-    }
-
-    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
-        self.0.launch_costs()
-    }
-}
-
 #[test]
 fn without_a_clock_rates_are_those_that_were_measured() {
     let points = [Point::test("ring")];
-    let found = validate(&mut Rested(CpuMachine::new()), &threads(), &points, &mut |_, _| true).unwrap();
+    let found =
+        validate(&mut Faulty(CpuMachine::new(), Load::Cold), &threads(), &points, &mut |_, _| true).unwrap();
     let plain = validated(&["ring"], 1).unwrap();
     assert_eq!(found.points[0].load, Load::Cold);
     assert_eq!(found.points[0].predicted_s, plain.points[0].predicted_s);

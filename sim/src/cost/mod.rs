@@ -158,10 +158,15 @@ struct By {
 
 impl By {
     fn profile(self, mask: &Mask, q: &TokenSet, kv: &TokenSet) -> TileProfile {
-        match self.items {
-            Items::QueryTiles => tiles::profile(mask, q, kv, self.tile),
-            Items::KeyTiles => tiles::key_profile(mask, q, kv, self.tile),
-        }
+        profile((self.items, self.tile), mask, q, kv)
+    }
+}
+
+/// The tiles of queries over keys for one head, in a kernel of such items and tiles.
+pub fn profile((items, tile): (Items, TileShape), mask: &Mask, q: &TokenSet, kv: &TokenSet) -> TileProfile {
+    match items {
+        Items::QueryTiles => tiles::profile(mask, q, kv, tile),
+        Items::KeyTiles => tiles::key_profile(mask, q, kv, tile),
     }
 }
 

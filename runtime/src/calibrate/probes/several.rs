@@ -8,7 +8,7 @@ use ringlab_sim::plan::builder::PlanBuilder;
 use ringlab_sim::plan::{BlockId, Buf, Lane, MaskId, OpId, OpKind, Plan, Slots, Tensor, Transport};
 use ringlab_sim::problem::{Pass, Shape};
 
-use super::{PREFIX, builder, problem};
+use super::{PREFIX, Row, builder, gradients, problem};
 
 /// Sizes are in these shares of a rank's tokens.
 const SHARES: u64 = 16;
@@ -18,51 +18,14 @@ fn slots(rank: u32, tokens: u64, (from, to): (u64, u64)) -> Slots {
     Slots { rank, from: tokens * from / SHARES, to: tokens * to / SHARES }
 }
 
-/// A forward state of some queries of a rank, and the calls that go into it.
-struct Row {
-    rank: u32,
-    tokens: u64,
-    queries: Vec<Slots>,
-    q: Buf,
-    state: Buf,
-    out: Buf,
-    calls: u32,
-}
-
-impl Row {
-    fn new(b: &mut PlanBuilder, rank: u32, tokens: u64, queries: &[(u64, u64)]) -> Self {
-        let queries: Vec<Slots> = queries.iter().map(|&share| slots(rank, tokens, share)).collect();
-        let block = b.block(&queries, false);
-        let q = b.input(rank, Tensor::Query, block);
-        let state = b.scratch(rank, Tensor::State, block);
-        let out = b.output(rank, Tensor::Output, block);
-        Self { rank, tokens, queries, q, state, out, calls: 0 }
-    }
-
-    /// The next call, over these keys of the rank.
-    fn attend(&mut self, b: &mut PlanBuilder, keys: &[(u64, u64)], mask: MaskId) -> OpId {
-        let keys: Vec<Slots> = keys.iter().map(|&share| slots(self.rank, self.tokens, share)).collect();
-        let (q_block, kv_block) = (b.block(&self.queries, false), b.block(&keys, true));
-        let kv = b.input(self.rank, Tensor::KeyValue, kv_block).into();
-        let (q, state, init) = (self.q.into(), self.state, self.calls == 0);
-        self.calls += 1;
-        let kind = OpKind::Attend { q, kv, state, q_block, kv_block, mask, init };
-        b.compute(self.rank, self.calls - 1, kind)
-    }
-
-    fn finish(self, b: &mut PlanBuilder) {
-        b.compute(self.rank, self.calls, OpKind::Finish { state: self.state, out: self.out });
-    }
-}
-
 /// Four full calls over keys of unequal sizes, which hand a state on, on each of `ranks` ranks.
 pub fn unequal(shape: Shape, tokens: u64, ranks: u32) -> Option<Plan> {
     let problem = problem(shape, Pattern::Full, tokens * u64::from(ranks));
     let mut b = builder("unequal calls", Pass::Forward, &problem, ranks, Transport::CopyEngine)?;
     for rank in 0..ranks {
-        let mut row = Row::new(&mut b, rank, tokens, &[(0, 10)]);
+        let mut row = Row::new(&mut b, rank, &[slots(rank, tokens, (0, 10))]);
         for keys in [(0, 3), (3, 8), (8, 11), (11, 16)] {
-            row.attend(&mut b, &[keys], MaskId::NONE);
+            row.attend(&mut b, &[slots(rank, tokens, keys)], MaskId::NONE);
         }
         row.finish(&mut b);
     }
@@ -75,9 +38,10 @@ pub fn chunks(shape: Shape, tokens: u64, ranks: u32) -> Option<Plan> {
     let problem = problem(shape, Pattern::Causal, tokens * u64::from(ranks));
     let mut b = builder("two chunks", Pass::Forward, &problem, ranks, Transport::CopyEngine)?;
     for rank in 0..ranks {
-        let own = [(4, 8), (12, 16)];
-        let mut row = Row::new(&mut b, rank, tokens, &own);
-        row.attend(&mut b, &[(0, 4), (8, 12)], MaskId::PROBLEM);
+        let [earlier, own] = [[(0, 4), (8, 12)], [(4, 8), (12, 16)]]
+            .map(|chunks| chunks.map(|share| slots(rank, tokens, share)));
+        let mut row = Row::new(&mut b, rank, &own);
+        row.attend(&mut b, &earlier, MaskId::PROBLEM);
         row.attend(&mut b, &own, MaskId::PROBLEM);
         row.finish(&mut b);
     }
@@ -93,9 +57,9 @@ pub fn stripes(shape: Shape, tokens: u64, ranks: u32) -> Option<Plan> {
     let name = format!("{PREFIX}stripes");
     let mut b = PlanBuilder::new(name, Pass::Forward, &problem, layout, Transport::CopyEngine);
     for rank in 0..ranks {
-        let mut row = Row::new(&mut b, rank, tokens, &[(0, 16)]);
+        let mut row = Row::new(&mut b, rank, &[slots(rank, tokens, (0, 16))]);
         for keys in [(0, 10), (10, 16)] {
-            row.attend(&mut b, &[keys], MaskId::PROBLEM);
+            row.attend(&mut b, &[slots(rank, tokens, keys)], MaskId::PROBLEM);
         }
         row.finish(&mut b);
     }
@@ -115,17 +79,17 @@ pub fn exchange(shape: Shape, tokens: u64, ranks: u32, over: Transport) -> Optio
     let (mut rows, mut sent) = (Vec::new(), Vec::new());
     for rank in 0..ranks {
         let queries = (0, if rank % 2 == 0 { 12 } else { 8 });
-        let mut row = Row::new(&mut b, rank, tokens, &[queries]);
+        let mut row = Row::new(&mut b, rank, &[slots(rank, tokens, queries)]);
         let keys = b.block(&[b.shard(rank)], true);
         let buffer = b.input(rank, Tensor::KeyValue, keys);
-        let after = row.attend(&mut b, &[first], MaskId::NONE);
+        let after = row.attend(&mut b, &[slots(rank, tokens, first)], MaskId::NONE);
         sent.push(Sent { tensor: Tensor::KeyValue, block: keys, buffer, after });
         rows.push(row);
     }
     let received = pass_on(&mut b, &sent, over);
     for (mut row, received) in rows.into_iter().zip(received) {
-        row.attend(&mut b, &[second], MaskId::NONE);
-        let last = row.attend(&mut b, &[third], MaskId::NONE);
+        row.attend(&mut b, &[slots(row.rank, tokens, second)], MaskId::NONE);
+        let last = row.attend(&mut b, &[slots(row.rank, tokens, third)], MaskId::NONE);
         b.wait(row.rank, last, received);
         row.finish(&mut b);
     }
@@ -193,22 +157,8 @@ impl Gradients {
     fn attend(&self, b: &mut PlanBuilder, (kv_block, dkv): (BlockId, Buf), init_dq: bool) -> OpId {
         let kv = b.input(self.rank, Tensor::KeyValue, kv_block);
         let &Self { q, delta, dq, q_block, .. } = self;
-        let (q, kv, dkv) = (q.into(), kv.into(), dkv.into());
         let mask = if init_dq { MaskId::NONE } else { MaskId::PROBLEM };
-        let (dkv_block, init_dkv) = (kv_block, true);
-        let kind = OpKind::AttendBackward {
-            q,
-            delta,
-            kv,
-            dq,
-            dkv,
-            q_block,
-            kv_block,
-            dkv_block,
-            mask,
-            init_dq,
-            init_dkv,
-        };
+        let kind = gradients((q.into(), delta, q_block), (kv.into(), kv_block), (dq, dkv), (mask, init_dq));
         b.compute(self.rank, u32::from(!init_dq), kind)
     }
 }

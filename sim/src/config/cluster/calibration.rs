@@ -173,7 +173,7 @@ impl Cluster {
                 if let Some(power) = &mut cluster.device.power {
                     power.boost = (power.boost * factor).max(1.0);
                 }
-                cluster.kernels.iter_mut().for_each(|row| slow_down(row, factor));
+                cluster.kernels.iter_mut().for_each(|row| scale_boost(row, factor));
             }
             Quantity::KernelLaunch => time(&mut cluster.host.kernel_launch),
             Quantity::CopyLaunch => time(&mut cluster.host.copy_launch),
@@ -202,14 +202,11 @@ impl Cluster {
 
 /// Lets a kernel of a boost have `factor` times as much of it, never less than 1: what was measured is its rate after a rest, from
 /// which the one of lasting load follows.
-fn slow_down(row: &mut KernelRow, factor: f64) {
+fn scale_boost(row: &mut KernelRow, factor: f64) {
     let Some(boost) = row.boost else { return };
     let factor = (boost * factor).max(1.0) / boost;
     row.boost = Some(boost * factor);
-    row.rate.0 /= factor;
-    for time in [&mut row.prologue, &mut row.epilogue, &mut row.call, &mut row.carry] {
-        *time = SimTime::from_secs_f64(time.as_secs_f64() * factor);
-    }
+    row.slow_down(factor);
 }
 
 #[cfg(test)]

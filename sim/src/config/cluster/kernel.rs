@@ -171,6 +171,14 @@ pub struct NoKernel {
 }
 
 impl KernelRow {
+    /// Lets every part of a call take `factor` times as long.
+    pub fn slow_down(&mut self, factor: f64) {
+        self.rate.0 /= factor;
+        for time in [&mut self.prologue, &mut self.epilogue, &mut self.call, &mut self.carry] {
+            *time = SimTime::from_secs_f64(time.as_secs_f64() * factor);
+        }
+    }
+
     /// Pass, type, head dimension and whether it has a condition, which no two rows share.
     pub fn title(&self) -> String {
         let condition = if self.used_for.is_some() { " (conditional)" } else { "" };

@@ -37,8 +37,12 @@ impl Power {
     /// Rate over that of sustained load at which a device that multiplies matrices for a share `busy` of its SMs' time (0 to
     /// 1) takes its limit in the mean: `min(boost, ((1 - idle (1 - busy)) / busy)^(1/exponent))`.
     pub fn speed(&self, busy: f64) -> f64 {
-        let computing = (1.0 - self.idle * (1.0 - busy)) / busy;
-        libm::pow(computing, 1.0 / self.exponent).min(self.boost)
+        libm::pow(Self::headroom(self.idle, busy), 1.0 / self.exponent).min(self.boost)
+    }
+
+    /// Power for multiplying at the limit, over that of a device that multiplies all the time.
+    pub fn headroom(idle: f64, busy: f64) -> f64 {
+        (1.0 - idle * (1.0 - busy)) / busy
     }
 
     /// [`Power::speed`] of one GPU, counted over all nodes.
