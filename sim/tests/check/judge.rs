@@ -7,7 +7,8 @@ use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{LANES, MessageId, OpKind, Plan, Rank, Tensor, Transport};
 use ringlab_sim::problem::Pass;
 
-use crate::naive::{Counts, Results, name, run};
+use crate::common::list;
+use crate::naive::{Counts, Results, count, name, run};
 
 /// Whether a query attends a key, by the definition of the masks.
 pub fn allows(plan: &Plan, pattern: Pattern, q: u64, k: u64) -> bool {
@@ -88,32 +89,35 @@ pub fn verdict(plan: &Plan, pattern: Pattern, runs: u64) -> Result<(), String> {
 
 /// Whether the pairs that violations name are wrong in the way they say.
 pub fn pairs_are_wrong(plan: &Plan, pattern: Pattern, violations: &[Violation]) -> Result<(), String> {
+    // What had gone into score rows is gone at the end: of them only that they are wrong is seen.
     let named = violations.iter().filter_map(|v| match v {
-        // What had gone into score rows is gone at the end.
         Violation::Coverage { result: Tensor::Scores { .. }, .. } => None,
         Violation::Coverage { result, pair, fault } => Some((name(*result), *pair, *fault)),
         _ => None,
     });
-    let mut results = None;
+    if !violations.iter().any(|v| matches!(v, Violation::Coverage { .. })) {
+        return Ok(());
+    }
+    let (results, wrong_rows) = count(plan, pattern, 1, false)?;
+    let of_rows = |v: &Violation| matches!(v, Violation::Coverage { result: Tensor::Scores { .. }, .. });
+    if wrong_rows != violations.iter().any(of_rows) {
+        return Err(format!("score rows are wrong: {wrong_rows}; but {}", list(violations)));
+    }
     for (result, pair, fault) in named {
-        let results = match &results {
-            Some(results) => results,
-            None => results.insert(run(plan, pattern, 1, false)?),
-        };
         let kv_head = pair.head / plan.shape.group();
         let (query, key) = ((pair.query, pair.head), (pair.key, kv_head));
         let row = if ["dk and dv", "dk", "dv"].contains(&result) { (key, query) } else { (query, key) };
-        let count = results.get(result).and_then(|r| r.get(&row.0)?.get(&row.1)).copied().unwrap_or(0);
+        let times = results.get(result).and_then(|r| r.get(&row.0)?.get(&row.1)).copied().unwrap_or(0);
         let allowed = allows(plan, pattern, pair.query, pair.key);
         let true_fault = match fault {
-            Fault::Missing => allowed && count == 0,
-            Fault::Doubled { .. } => count > 1,
-            Fault::Masked { .. } => !allowed && count > 0,
+            Fault::Missing => allowed && times == 0,
+            Fault::Doubled { .. } => times > 1,
+            Fault::Masked { .. } => !allowed && times > 0,
         };
         let located = plan.layout.locate(pair.query) == Some(pair.query_at)
             && plan.layout.locate(pair.key) == Some(pair.key_at);
         if !true_fault || !located {
-            return Err(format!("{pair} counts {count} times in {result}, allowed: {allowed}; not {fault}"));
+            return Err(format!("{pair} counts {times} times in {result}, allowed: {allowed}; not {fault}"));
         }
     }
     Ok(())

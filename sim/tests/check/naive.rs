@@ -6,6 +6,7 @@
 
 mod scores;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringlab_sim::mask::Pattern;
@@ -77,6 +78,8 @@ struct Machine<'a> {
     /// Sends and receives that are started, by message: (rank, queue).
     posted: BTreeMap<(MessageId, bool), (usize, usize)>,
     moved: BTreeSet<MessageId>,
+    /// Whether a softmax came over score rows that had not what they need.
+    wrong_rows: Cell<bool>,
 }
 
 /// One possible next event.
@@ -90,8 +93,18 @@ enum Step {
 /// Executes the plan in a random order. With `turns`, a rank's communication lanes run one after the other.
 ///
 /// # Errors
-/// If it gets stuck, or ends with something other than results in its outputs or inputs that are gone.
+/// If it gets stuck, or ends with something other than results in its outputs or inputs that are gone, or a softmax
+/// came over score rows that had not all pairs of theirs, each once.
 pub fn run(plan: &Plan, pattern: Pattern, seed: u64, turns: bool) -> Result<Results, String> {
+    let (results, wrong_rows) = count(plan, pattern, seed, turns)?;
+    if wrong_rows { Err("a softmax of incomplete rows".into()) } else { Ok(results) }
+}
+
+/// The same, but a softmax takes score rows as they are; whether one took wrong ones.
+///
+/// # Errors
+/// The others of [`run`].
+pub fn count(plan: &Plan, pattern: Pattern, seed: u64, turns: bool) -> Result<(Results, bool), String> {
     let ranks = plan.programs.iter().map(|program| {
         let buffers: Vec<Held> = program
             .buffers
@@ -111,13 +124,14 @@ pub fn run(plan: &Plan, pattern: Pattern, seed: u64, turns: bool) -> Result<Resu
             ended: vec![false; program.ops.len()],
         }
     });
-    let mut machine =
-        Machine { plan, pattern, ranks: ranks.collect(), posted: BTreeMap::new(), moved: BTreeSet::new() };
+    let (posted, moved, wrong_rows) = (BTreeMap::new(), BTreeSet::new(), Cell::new(false));
+    let mut machine = Machine { plan, pattern, ranks: ranks.collect(), posted, moved, wrong_rows };
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     loop {
         let steps = machine.possible();
         if steps.is_empty() {
-            return machine.finish();
+            let wrong_rows = machine.wrong_rows.get();
+            return Ok((machine.finish()?, wrong_rows));
         }
         random ^= random << 13;
         random ^= random >> 7;

@@ -1,8 +1,8 @@
-//! Score rows: while products fill them they count pairs; a softmax accepts them only complete, and leaves plain data.
+//! Score rows: while products fill them they count pairs; a softmax wants them complete, and leaves plain data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ringlab_sim::plan::Scores;
+use ringlab_sim::plan::{BlockId, Scores};
 
 use super::{Counts, Held, Machine, Point, Running, counts, points, zeros};
 use crate::judge::allows;
@@ -25,11 +25,9 @@ impl Machine<'_> {
                 Some(vec![self.by_query(op, before, counts)?])
             }
             Scores::Softmax { block, .. } => {
-                let rows = counts(reads[0])?;
-                let all = points(self.plan, block);
-                let complete = all.iter().all(|p| rows.get(p) == Some(&self.row(*p)));
+                let all = self.whole_rows(counts(reads[0])?, block)?;
                 let state = Held::Begun(zeros(all.clone()));
-                complete.then(|| vec![Held::Data(all), state])
+                Some(vec![Held::Data(all), state])
             }
             Scores::Weigh { v, q_block, kv_block, .. } => {
                 let values = usize::from(v.count);
@@ -52,9 +50,7 @@ impl Machine<'_> {
             }
             Scores::SoftmaxBackward { block, .. } => {
                 self.have(&reads[..1], block)?;
-                let (rows, all) = (counts(reads[1])?, points(self.plan, block));
-                let complete = all.iter().all(|p| rows.get(p) == Some(&self.row(*p)));
-                complete.then(|| vec![Held::Data(all)])
+                Some(vec![Held::Data(self.whole_rows(counts(reads[1])?, block)?)])
             }
             Scores::ScoreBackward { q, k, q_block, kv_block, init, .. } => {
                 let (q, k) = (usize::from(q.count), usize::from(k.count));
@@ -65,6 +61,15 @@ impl Machine<'_> {
                 Some(vec![self.by_query(op, before, counts)?, self.by_key(op)?])
             }
         }
+    }
+
+    /// The points of the rows that a softmax takes, if they are there; notes it if they are not complete.
+    fn whole_rows(&self, rows: Counts, block: BlockId) -> Option<BTreeSet<Point>> {
+        let all = points(self.plan, block);
+        if !all.iter().all(|p| rows.get(p) == Some(&self.row(*p))) {
+            self.wrong_rows.set(true);
+        }
+        all.iter().all(|p| rows.contains_key(p)).then_some(all)
     }
 
     /// What a complete row has counted.
