@@ -181,6 +181,9 @@ pub fn calibrate(
         }
         if session.machine.has_overlap() {
             session.interference(date)?;
+            if session.machine.has_nccl() {
+                session.nccl_settings(date)?;
+            }
         }
     } else {
         session.notes.push("one device: links stay as in the base cluster, unmeasured".into());

@@ -4,7 +4,7 @@ mod cpu;
 mod gpu;
 mod rows;
 
-use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse};
+use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse, NcclSettings};
 use ringlab_sim::engine::Load;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
@@ -240,6 +240,12 @@ pub trait Machine {
     /// Whether messages can also go by NCCL.
     fn has_nccl(&self) -> bool {
         false
+    }
+
+    /// Lets NCCL transfers have `settings` in all that is run from now on, and says whether it can; if not, nothing has changed.
+    /// A machine starts with the default.
+    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
+        settings == NcclSettings::default()
     }
 
     /// Whether transfers move beside attention calls without the processor's help.
