@@ -211,7 +211,8 @@ fn compare(
     Ok(Ok(loaded(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread)))))
 }
 
-/// The cluster with a device for every virtual rank, all as fast as the first, which computes for all.
+/// The cluster with a device for every virtual rank, all as fast as the first, which computes for all and exchanges nothing
+/// with other GPUs.
 fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
     let mut cluster = cluster.clone();
     if point.launching == Launching::Virtual {
@@ -220,6 +221,7 @@ fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
             power.speeds.truncate(1);
             power.cold_speeds.truncate(1);
         }
+        cluster.kernels.iter_mut().for_each(|row| row.linked = None);
     }
     cluster
 }
