@@ -315,6 +315,16 @@ impl MachineError {
         Self { plan: title, source: error.into() }
     }
 
+    /// Whether the plan did not end, so that others may not either.
+    pub(crate) fn is_hang(&self) -> bool {
+        self.source.downcast_ref::<CudaError>().is_some_and(|cause| {
+            matches!(
+                cause,
+                CudaError::TimedOut { .. } | CudaError::Deadlock { .. } | CudaError::Thread { .. }
+            )
+        })
+    }
+
     /// Whether the plan was not begun, for want of something that other plans do not need.
     pub fn is_refusal(&self) -> bool {
         self.source.downcast_ref::<CudaError>().is_some_and(|cause| {

@@ -298,7 +298,7 @@ impl Machine for Breaks {
 
 #[test]
 fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
-    let mut machine = Breaks(Simulated(truth()));
+    let mut machine = Breaks(Simulated::new(truth()));
     let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
     let named = found.notes.iter().filter(|n| n.contains("between messages") && n.contains("out of order"));
     assert_eq!(named.count(), 3, "{:?}", found.notes);

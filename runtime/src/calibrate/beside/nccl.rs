@@ -7,6 +7,9 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
 use ringlab_sim::config::cluster::{
     Grid, HighPriority, NcclLimit, NcclSettings, Priority, Quantity, Transport as Reached, Uncertainty,
 };
@@ -19,8 +22,12 @@ use crate::calibrate::fit::Sample;
 use crate::calibrate::probes::{First, Ways};
 use crate::calibrate::{CalibrateError, FitReport, POOR, Point, Session};
 
-/// Limits that are measured.
-const LIMITS: [u32; 3] = [4, 8, 16];
+/// Limits that are measured, in this order.
+const LIMITS: [u32; 3] = [8, 16, 4];
+/// A calibration that would take longer leaves out settings that it has not come to.
+const IN_ALL: Duration = Duration::from_secs(165);
+/// What a setting takes if none has taken longer.
+const EXPECTED: Duration = Duration::from_secs(12);
 /// A long message has at least so many times the bytes of the shorter one.
 const APART: u64 = 16;
 /// Shares of their bandwidth that transfers lose count as the same if they differ by less.
@@ -32,55 +39,64 @@ const HIGH: NcclSettings = NcclSettings { ctas: None, priority: Priority::High }
 type Pairs = Vec<(Together, Alone)>;
 
 impl Session<'_> {
-    /// All limits that the devices have SMs for, then high priority.
-    pub(in crate::calibrate) fn nccl_settings(&mut self, date: &str) -> Result<(), CalibrateError> {
+    /// High priority, then the limits that the devices have SMs for, as far as the time allows of a calibration that has been
+    /// going on since `started`. What does not run or fit is left out and named.
+    pub(in crate::calibrate) fn nccl_settings(
+        &mut self,
+        date: &str,
+        started: Instant,
+    ) -> Result<(), CalibrateError> {
         let nccl = &mut self.cluster.fabric.nccl;
         (nccl.limits, nccl.high_priority) = (Vec::new(), None);
-        if !self.machine.set_nccl(HIGH) {
-            self.notes.push(
-                "limits on NCCL's CTAs and high priority were not measured: it has one setting here".into(),
-            );
-            return Ok(());
-        }
-        self.machine.set_nccl(NcclSettings::default());
         let sms = self.cluster.device.sms;
-        for ctas in LIMITS.into_iter().filter(|&ctas| ctas <= sms) {
-            let settings = NcclSettings { ctas: Some(ctas), ..NcclSettings::default() };
-            self.apart(&named(ctas), settings, |session| session.nccl_limit(ctas, date))?;
+        let limits = LIMITS.into_iter().filter(|&ctas| ctas <= sms);
+        let limited = |ctas| NcclSettings { ctas: Some(ctas), ..NcclSettings::default() };
+        let mut all: VecDeque<_> = [HIGH].into_iter().chain(limits.map(limited)).collect();
+        let mut longest = EXPECTED;
+        while let Some(settings) = all.pop_front() {
+            let (what, begun) = (named(settings), Instant::now());
+            if started.elapsed() + longest > IN_ALL {
+                let most = IN_ALL.as_secs();
+                self.notes.push(format!("{what} was not measured: a calibration is to end within {most} s"));
+                continue;
+            }
+            let error = match self.apart(settings, date) {
+                Ok(()) => None,
+                Err(CalibrateError::Stopped) => return Err(CalibrateError::Stopped),
+                Err(error) => Some(error),
+            };
+            longest = longest.max(begun.elapsed());
+            let Some(error) = error else { continue };
+            self.notes.push(format!("{what} was not measured: {error}"));
+            if matches!(&error, CalibrateError::Machine(error) if error.is_hang()) {
+                let untried = all.drain(..).map(named);
+                self.notes.extend(untried.map(|what| format!("{what} was not tried after that")));
+            }
         }
-        let measured = self.apart("NCCL of high priority", HIGH, |session| {
-            let before = session.pairs(Transport::Nccl, First::Message)?;
-            Ok((before, session.pairs(Transport::Nccl, First::Call)?))
-        })?;
-        if let Some((before, after)) = measured {
-            self.keep_high_priority(&before, date);
-            self.hold_against_the_rule(&[("before", before), ("with", after)]);
-        }
+        self.cluster.fabric.nccl.limits.sort_by_key(|limit| limit.ctas);
         Ok(())
     }
 
-    /// Measures with `settings` alone. What does not run or fit is left out and named: all else is measured without it.
-    fn apart<T>(
-        &mut self,
-        what: &str,
-        settings: NcclSettings,
-        measure: impl FnOnce(&mut Self) -> Result<T, CalibrateError>,
-    ) -> Result<Option<T>, CalibrateError> {
-        self.say(what)?;
+    /// Measures with `settings` alone: nothing has them afterwards.
+    fn apart(&mut self, settings: NcclSettings, date: &str) -> Result<(), CalibrateError> {
+        self.say(&named(settings))?;
         if !self.machine.set_nccl(settings) {
-            self.notes.push(format!("{what} was left out: the machine cannot be set to it"));
-            return Ok(None);
+            return Err(CalibrateError::Unsettable);
         }
-        let measured = measure(self);
+        let measured = match settings.ctas {
+            Some(ctas) => self.nccl_limit(ctas, date),
+            None => self.high_priority(date),
+        };
         self.machine.set_nccl(NcclSettings::default());
-        match measured {
-            Ok(measured) => Ok(Some(measured)),
-            Err(CalibrateError::Stopped) => Err(CalibrateError::Stopped),
-            Err(error) => {
-                self.notes.push(format!("{what} was left out: {error}"));
-                Ok(None)
-            }
-        }
+        measured
+    }
+
+    fn high_priority(&mut self, date: &str) -> Result<(), CalibrateError> {
+        let before = self.pairs(Transport::Nccl, First::Message)?;
+        let after = self.pairs(Transport::Nccl, First::Call)?;
+        self.keep_high_priority(&before, date);
+        self.hold_against_the_rule(&[("before", before), ("with", after)]);
+        Ok(())
     }
 
     fn nccl_limit(&mut self, ctas: u32, date: &str) -> Result<(), CalibrateError> {
@@ -88,11 +104,13 @@ impl Session<'_> {
         let samples = sizes.into_iter().map(|bytes| self.message(bytes, Ways::Both, Transport::Nccl));
         let samples = samples.collect::<Result<Vec<_>, _>>()?;
         let before = self.pairs(Transport::Nccl, First::Message)?;
-        let nccl = &self.cluster.fabric.nccl;
-        let bandwidth = bandwidth(&samples, nccl).ok_or(CalibrateError::Sizes("limited message"))?;
+        let (nccl, link) = (&self.cluster.fabric.nccl, self.cluster.fabric.topology.link_bandwidth());
+        let bandwidth = bandwidth(&samples, nccl).filter(|reached| *reached <= link);
+        let bandwidth = bandwidth.ok_or(CalibrateError::Bandwidth(link))?;
         let points = samples.iter().map(|s| fitted(s, nccl, bandwidth)).collect();
         let constants = format!("{} + bytes / {bandwidth}", nccl.latency);
-        let fit = FitReport::of(&format!("{}, both ways", named(ctas)), constants, points);
+        let what = format!("NCCL of {ctas} CTAs");
+        let fit = FitReport::of(&format!("{what}, both ways"), constants, points);
         let source = format!(
             "fit to {} sizes sent both ways at once, measured {date}: rms residual {:.1}%; beside attention calls, \
              measured {date}",
@@ -106,8 +124,7 @@ impl Session<'_> {
             self.notes.push(format!("poor fit of {}: residuals of {:.1}%", fit.what, 100.0 * fit.residual));
         }
         self.fits.push(fit);
-        let (sms, slowed_by_calls) =
-            self.report_held(&format!("{} before attention calls", named(ctas)), &before);
+        let (sms, slowed_by_calls) = self.report_held(&format!("{what} before attention calls"), &before);
         self.cluster.fabric.nccl.limits.push(NcclLimit { ctas, bandwidth, sms, slowed_by_calls, source });
         Ok(())
     }
@@ -175,8 +192,11 @@ impl Session<'_> {
     }
 }
 
-fn named(ctas: u32) -> String {
-    format!("NCCL of {ctas} CTAs")
+fn named(settings: NcclSettings) -> String {
+    match settings.ctas {
+        Some(ctas) => format!("NCCL of {ctas} CTAs"),
+        None => "NCCL of high priority".into(),
+    }
 }
 
 /// What messages of high priority do beside calls whose grids keep all SMs, or do not.

@@ -7,7 +7,7 @@ use ringlab_sim::units::SimTime;
 use super::*;
 use crate::calibrate::tests::{Simulated, preset, truth};
 use crate::calibrate::{Calibrated, calibrate};
-use crate::cuda;
+use crate::cuda::CudaError;
 use crate::machine::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes};
 
 /// What a machine does with settings.
@@ -19,6 +19,12 @@ enum Does {
     IgnoresPriority,
     /// A limit of 4 CTAs is an error.
     RefusesFour,
+    /// No setting runs.
+    RefusesAll,
+    /// A limit of 8 CTAs never ends.
+    HangsAtEight,
+    /// Limits are faster than the link.
+    TooFast,
     /// There are no settings.
     HasNone,
 }
@@ -63,16 +69,31 @@ impl Machine for Set {
         if plan.transport == Transport::Nccl {
             self.seen.push(settings);
         }
+        let is_refused = match self.does {
+            Does::RefusesFour => settings.ctas == Some(4),
+            Does::RefusesAll => settings != NcclSettings::default(),
+            _ => false,
+        };
+        if is_refused {
+            let (rank, doing, code) = (0, "join the group", "ncclInvalidArgument".into());
+            return Err(MachineError::new(plan, CudaError::Nccl { rank, doing, code }));
+        }
         match self.does {
-            Does::RefusesFour if settings.ctas == Some(4) => {
-                let (rank, doing, code) = (0, "join the group", "ncclInvalidArgument".into());
-                Err(MachineError::new(plan, cuda::CudaError::Nccl { rank, doing, code }))
+            Does::HangsAtEight if settings.ctas == Some(8) => {
+                Err(MachineError::new(plan, CudaError::Thread { rank: 1, reason: "it hung".into() }))
+            }
+            Does::TooFast if settings.ctas.is_some() => {
+                let mut runs = self.simulated.run(plan, launching, repeats)?;
+                for span in &mut runs.timeline.spans {
+                    span.end = span.start + SimTime(span.duration().0 / 4);
+                }
+                Ok(runs)
             }
             Does::IgnoresPriority => {
                 let unset = NcclSettings { priority: Priority::Normal, ..settings };
                 Simulated(self.simulated.0.clone(), unset).run(plan, launching, repeats)
             }
-            Does::ByRule | Does::RefusesFour | Does::HasNone => self.simulated.run(plan, launching, repeats),
+            _ => self.simulated.run(plan, launching, repeats),
         }
     }
 
@@ -235,28 +256,87 @@ fn grids_that_keep_no_sms_are_told_apart() {
     assert!(fit.worst < 0.01, "{fit:?}");
 }
 
+/// CTAs of the limits in a cluster.
+fn limits(cluster: &Cluster) -> Vec<u32> {
+    cluster.fabric.nccl.limits.iter().map(|limit| limit.ctas).collect()
+}
+
+/// Notes on what was not measured, by what they are about.
+fn unmeasured(notes: &[String]) -> Vec<&str> {
+    notes.iter().filter_map(|note| Some(note.split_once(" was not measured")?.0)).collect()
+}
+
 #[test]
 fn a_limit_that_does_not_run_is_left_out_and_named() {
     let mut machine = Set::new(truth(), Does::RefusesFour);
     let found = calibrated(&mut machine);
-    let limits: Vec<u32> = found.cluster.fabric.nccl.limits.iter().map(|l| l.ctas).collect();
-    assert_eq!(limits, [8, 16]);
-    let note = found.notes.iter().find(|note| note.starts_with("NCCL of 4 CTAs was left out")).unwrap();
-    assert!(note.contains("ncclInvalidArgument"), "{note}");
+    assert_eq!((limits(&found.cluster), unmeasured(&found.notes)), (vec![8, 16], vec!["NCCL of 4 CTAs"]));
+    assert!(found.notes.iter().any(|note| note.contains("ncclInvalidArgument")), "{:?}", found.notes);
     assert_eq!(machine.simulated.1, NcclSettings::default());
     assert_eq!(Cluster::parse("written", &found.cluster.to_toml()).unwrap(), found.cluster);
 }
 
-/// And what the base says of another machine's settings is not kept.
+/// All that a machine that does everything is said to be, but for the settings.
 #[test]
-fn a_machine_without_settings_says_so() {
-    let mut base = preset();
-    base.fabric.nccl.limits = truth().fabric.nccl.limits;
-    let mut machine = Set::new(truth(), Does::HasNone);
-    let found = calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap();
-    assert!(found.cluster.fabric.nccl.limits.is_empty());
-    assert!(found.notes.iter().any(|note| note.contains("one setting here")), "{:?}", found.notes);
-    assert!(machine.seen.iter().all(|seen| *seen == NcclSettings::default()));
+fn without_any_setting_everything_else_is_there() {
+    let whole = calibrated(&mut Set::new(truth(), Does::ByRule)).cluster;
+    let every = ["NCCL of high priority", "NCCL of 8 CTAs", "NCCL of 16 CTAs", "NCCL of 4 CTAs"];
+    for does in [Does::RefusesAll, Does::HasNone] {
+        let mut base = preset();
+        base.fabric.nccl.limits = truth().fabric.nccl.limits;
+        let mut machine = Set::new(truth(), does);
+        let found = calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap();
+        assert_eq!(unmeasured(&found.notes), every, "{:?}", found.notes);
+        let mut expected = whole.clone();
+        expected.fabric.nccl.limits.clear();
+        let spreads = &mut expected.calibration.as_mut().unwrap().spreads;
+        spreads.retain(|spread| !matches!(spread.of, Quantity::NcclLimit(_)));
+        assert_eq!(found.cluster, expected);
+        assert_eq!(machine.simulated.1, NcclSettings::default());
+    }
+}
+
+#[test]
+fn after_a_hang_nothing_more_is_tried() {
+    let mut machine = Set::new(truth(), Does::HangsAtEight);
+    let found = calibrated(&mut machine);
+    assert!(limits(&found.cluster).is_empty());
+    assert_eq!(unmeasured(&found.notes), ["NCCL of 8 CTAs"]);
+    let untried: Vec<&String> = found.notes.iter().filter(|note| note.contains("not tried")).collect();
+    assert_eq!(
+        untried,
+        ["NCCL of 16 CTAs was not tried after that", "NCCL of 4 CTAs was not tried after that"]
+    );
+    assert_eq!(machine.seen.last(), Some(&NcclSettings { ctas: Some(8), ..NcclSettings::default() }));
+    assert!(found.fits.iter().any(|fit| fit.what == "check runs"), "what comes before is there");
+}
+
+#[test]
+fn a_bandwidth_above_the_links_is_left_out() {
+    let found = calibrated(&mut Set::new(truth(), Does::TooFast));
+    assert_eq!(limits(&found.cluster), [4], "75 GB/s four times as fast are below 478");
+    assert_eq!(unmeasured(&found.notes), ["NCCL of 8 CTAs", "NCCL of 16 CTAs"]);
+    assert!(
+        found.notes.iter().any(|note| note.contains("up to the 478 GB/s of its link")),
+        "{:?}",
+        found.notes
+    );
+    assert_eq!(Cluster::parse("written", &found.cluster.to_toml()).unwrap(), found.cluster);
+}
+
+#[test]
+fn settings_that_a_calibration_has_no_time_for_are_named() {
+    let mut machine = Set::new(truth(), Does::ByRule);
+    let mut progress = |_: &str| true;
+    let (fits, notes, spreads) = (Vec::new(), Vec::new(), Vec::new());
+    let mut session =
+        Session { machine: &mut machine, cluster: truth(), fits, notes, spreads, progress: &mut progress };
+    let started = |ago| Instant::now().checked_sub(Duration::from_secs(ago)).unwrap();
+    session.nccl_settings("2026-11-30", started(154)).unwrap();
+    assert_eq!((unmeasured(&session.notes).len(), limits(&session.cluster)), (4, vec![]));
+    session.notes.clear();
+    session.nccl_settings("2026-11-30", started(100)).unwrap();
+    assert_eq!((session.notes.len(), limits(&session.cluster)), (0, vec![4, 8, 16]));
 }
 
 #[test]
