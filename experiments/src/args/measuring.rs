@@ -9,7 +9,7 @@ use ringlab_sim::units::Tokens;
 
 use super::durations::seconds;
 use super::numbers::whole;
-use super::{LoadArg, OutputArgs, PassArg, TransportArg};
+use super::{LoadArg, NcclArgs, OutputArgs, PassArg, TransportArg};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,6 +74,7 @@ Examples:
   ringlab validate --cluster laptop.toml
   ringlab validate --cluster laptop.toml --schedule ring,zigzag --max-mape 25 --max-error 60
   ringlab validate --cluster node.toml --backend cuda --limit 240 --launching stepwise,virtual
+  ringlab validate --cluster node.toml --backend cuda --transport nccl --nccl-ctas 8 --nccl-priority high
   ringlab validate --cluster laptop.toml --format json -o validation.json --plot validation.svg")]
 pub struct ValidateArgs {
     /// Calibrated cluster of this machine.
@@ -104,6 +105,8 @@ pub struct ValidateArgs {
     /// Only these transports [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub nccl: NcclArgs,
     /// Only these ways of launching attention calls [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub launching: Vec<LaunchingArg>,

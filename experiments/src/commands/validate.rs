@@ -8,18 +8,19 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_runtime::machine::{Launching, Machine};
 use ringlab_runtime::validate::{self, Class, Compared, Filter, Point, Report};
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, NcclSettings};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::units::SimTime;
 use serde::Serialize;
 
 use super::Outcome;
-use crate::args::{LoadArg, MachineArg, PassArg, ValidateArgs, schedules};
+use crate::args::{LoadArg, MachineArg, PassArg, TransportArg, ValidateArgs, schedules};
 use crate::charts::{self, Kind, Request, Table};
 use crate::figures::Picture;
 use crate::grid::grid;
 use crate::limit::Limit;
+use crate::nccl::Nccl;
 use crate::output::FORMAT_VERSION;
 use crate::{interrupt, measured, output, presets};
 
@@ -28,6 +29,8 @@ struct Json<'a> {
     version: u32,
     cluster: &'a str,
     machine: String,
+    /// How NCCL was set up and predicted; `null` where it was not asked for.
+    nccl: Option<Nccl>,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -37,9 +40,12 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
     output::check_targets([&args.out.output, &args.plot])?;
     check_bounds(args)?;
-    let mut cluster = presets::cluster(&args.cluster)?;
-    cluster.set_nccl_priority(measured::MEASURED);
+    let settings = nccl_settings(args)?;
+    let cluster = presets::cluster(&args.cluster)?.with_nccl(settings)?;
     let mut machine = measured::machine(args.backend, is_cold(args, &cluster)?)?;
+    if !machine.set_nccl(settings) {
+        bail!("--nccl-ctas and --nccl-priority are for machines with NCCL, and here is none");
+    }
     measured::check_cluster(&cluster, machine.as_ref())?;
     let identity = machine.identity();
     let real = real_ranks(args, machine.as_ref())?;
@@ -59,7 +65,8 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     let report = validate::validate(machine.as_mut(), &cluster, &points, &mut progress)?;
     bar.finish_and_clear();
     let machine = format!("{} x {} ({})", identity.devices, identity.device, identity.versions);
-    let json = Json { version: FORMAT_VERSION, cluster: &cluster.name, machine, report: &report };
+    let nccl = args.nccl.is_given().then(|| settings.into());
+    let json = Json { version: FORMAT_VERSION, cluster: &cluster.name, machine, nccl, report: &report };
     let rows: Vec<Row> = report.points.iter().map(Row::from).collect();
     output::emit(&args.out, || table(&json), &json, &rows)?;
     if let Some(path) = args.plot.as_deref().filter(|_| !rows.is_empty()) {
@@ -85,6 +92,15 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     } else {
         Outcome::Failed
     })
+}
+
+/// How NCCL is set up, in what is predicted and in what is run.
+fn nccl_settings(args: &ValidateArgs) -> Result<NcclSettings> {
+    if args.backend == MachineArg::Cpu && args.nccl.is_given() {
+        bail!("--nccl-ctas and --nccl-priority are for GPUs only; add --backend cuda");
+    }
+    args.nccl.check(matches!(args.transport[..], [TransportArg::Nccl]))?;
+    Ok(args.nccl.settings())
 }
 
 /// Whether short runs are measured after a rest.
@@ -314,7 +330,8 @@ fn classes(classes: &[Class]) -> String {
 
 fn table(json: &Json<'_>) -> String {
     let report = json.report;
-    let mut text = format!("{} against {}\n\n", json.cluster, json.machine);
+    let settings = json.nccl.as_ref().map_or(String::new(), Nccl::text);
+    let mut text = format!("{} against {}{settings}\n\n", json.cluster, json.machine);
     if report.points.is_empty() {
         text += "  no point was run\n";
     } else {

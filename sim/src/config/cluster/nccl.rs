@@ -79,9 +79,20 @@ impl Cluster {
     /// # Errors
     /// [`UnknownLimit`] if the cluster has no such limit.
     pub fn with_nccl(&self, settings: NcclSettings) -> Result<Self, UnknownLimit> {
-        let mut cluster = self.clone();
+        let mut cluster = match settings.ctas {
+            Some(ctas) => self.with_nccl_limit(ctas)?,
+            None => self.clone(),
+        };
         cluster.set_nccl_priority(settings.priority);
-        let Some(ctas) = settings.ctas else { return Ok(cluster) };
+        Ok(cluster)
+    }
+
+    /// The cluster whose NCCL transfers inside nodes have at most so many CTAs.
+    ///
+    /// # Errors
+    /// [`UnknownLimit`] if the cluster has no such limit.
+    pub fn with_nccl_limit(&self, ctas: u32) -> Result<Self, UnknownLimit> {
+        let mut cluster = self.clone();
         let nccl = &mut cluster.fabric.nccl;
         let limits = std::mem::take(&mut nccl.limits);
         let Some(limit) = limits.iter().find(|limit| limit.ctas == ctas) else {
