@@ -9,6 +9,7 @@ use crate::calibrate::tests::{Simulated, preset, truth};
 use crate::calibrate::{Calibrated, calibrate};
 use crate::cuda::CudaError;
 use crate::machine::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes};
+use crate::validate::{Filter, Point as Schedule, Report, matrix, validate};
 
 /// What a machine does with settings.
 #[derive(Clone, Copy, PartialEq)]
@@ -351,4 +352,34 @@ fn stopping_leaves_the_default_behind() {
     assert!(matches!(error, CalibrateError::Stopped), "{error}");
     assert_eq!(machine.seen.last().unwrap().ctas, Some(8));
     assert_eq!(machine.simulated.1, NcclSettings::default());
+}
+
+/// Schedules by NCCL on the calibrated machine, predicted and run with these settings.
+fn validated(machine: &mut Set, cluster: &Cluster, predicted: NcclSettings, run: NcclSettings) -> Report {
+    let points = matrix(machine, &Filter { cp: vec![2], ..Filter::default() });
+    let by_nccl = |point: Schedule| Schedule { transport: Transport::Nccl, ..point };
+    let points: Vec<Schedule> = points.into_iter().map(by_nccl).collect();
+    assert!(points.len() > 10, "{}", points.len());
+    assert!(machine.set_nccl(run));
+    validate(machine, &cluster.with_nccl(predicted).unwrap(), &points, &mut |_, _| true).unwrap()
+}
+
+/// What is predicted with the settings that are run is right; with others it is not.
+#[test]
+fn schedules_are_predicted_with_the_settings_that_are_run() {
+    let mut truth = truth();
+    let high = HighPriority { sms: 60, slowed_by_calls: 0.3, source: "truth".into() };
+    truth.fabric.nccl.high_priority = Some(high);
+    let mut machine = Set::new(truth, Does::ByRule);
+    let found = calibrated(&mut machine).cluster;
+    let with = |ctas, priority| NcclSettings { ctas, priority };
+    let default = NcclSettings::default();
+    for settings in
+        [with(Some(8), Priority::Normal), with(None, Priority::High), with(Some(4), Priority::High)]
+    {
+        let same = validated(&mut machine, &found, settings, settings);
+        assert!(same.max_error < 0.002, "{settings:?}: {}", same.max_error);
+        let other = validated(&mut machine, &found, default, settings);
+        assert!(other.max_error > 0.02, "{settings:?}: {}", other.max_error);
+    }
 }
