@@ -25,6 +25,9 @@ pub struct Recorded {
     /// Where the measurements are from, if the report is itself one of earlier measurements.
     #[serde(default)]
     pub measured_in: Option<Origin>,
+    /// Points that were not run for want of time.
+    #[serde(default)]
+    pub not_reached: Vec<String>,
     /// Every point that was run.
     pub points: Vec<RecordedPoint>,
 }
@@ -56,18 +59,24 @@ pub struct RecordedPoint {
     /// Forward or backward.
     pub pass: Pass,
     /// Ranks P.
+    #[serde(deserialize_with = "whole::<_, _, 1024>")]
     pub cp: u32,
     /// Tokens N.
+    #[serde(deserialize_with = "whole::<_, _, 0x8000_0000>")]
     pub seq_len: u64,
     /// Query heads H.
+    #[serde(deserialize_with = "whole::<_, _, 65536>")]
     pub heads: u32,
     /// Key/value heads K.
+    #[serde(deserialize_with = "whole::<_, _, 65536>")]
     pub kv_heads: u32,
     /// Head dimension D.
+    #[serde(deserialize_with = "whole::<_, _, 65536>")]
     pub head_dim: u32,
     /// Element type.
     pub dtype: Dtype,
     /// Sequences in a batch.
+    #[serde(deserialize_with = "whole::<_, _, 1_000_000>")]
     pub batch: u32,
     /// How messages travelled.
     pub transport: Transport,
@@ -125,6 +134,19 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let is_time = TIMES.contains(&seconds);
     let no_time = || D::Error::invalid_value(Unexpected::Float(seconds), &"a time of 1e-12 to 1e6 seconds");
     is_time.then_some(seconds).ok_or_else(no_time)
+}
+
+/// A size that the command line takes too: from 1 to `MOST`.
+fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MOST: u64>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    let out_of_range = || {
+        let expected = format!("a whole number from 1 to {MOST}");
+        D::Error::invalid_value(Unexpected::Unsigned(number), &expected.as_str())
+    };
+    let allowed = (1..=MOST).contains(&number).then_some(number);
+    allowed.and_then(|number| T::try_from(number).ok()).ok_or_else(out_of_range)
 }
 
 fn schedule<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schedule, D::Error> {

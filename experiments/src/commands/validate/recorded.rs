@@ -1,5 +1,6 @@
 //! Points that were measured earlier: a report of `ringlab validate --format json`, predicted anew.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -7,6 +8,7 @@ use ringlab_runtime::machine::Launching;
 use ringlab_runtime::validate::{self, Filter, Origin, Point, Recorded, RecordedPoint};
 use ringlab_sim::config::ConfigError;
 use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::engine::Load;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -21,7 +23,8 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let recorded = parse(&label, &presets::read_text(file)?)?;
     let cluster = cluster(&args.cluster)?;
     let links = args.links_of.as_deref().map_or(Ok(cluster.clone()), self::cluster)?;
-    for note in measured::check_recorded(&cluster, &recorded.machine, &label)? {
+    let differences = measured::check_recorded(&cluster, &recorded.machine, &label)?;
+    for note in differences.into_iter().chain(notes(&recorded, &cluster, &label)) {
         anstream::eprintln!("{note}");
     }
     let (linked_by, machine) = (recorded.linked_by().to_owned(), recorded.machine.clone());
@@ -51,22 +54,35 @@ fn cluster(name: &str) -> Result<Cluster> {
     Ok(cluster)
 }
 
+/// What the report and the cluster lack.
+fn notes(recorded: &Recorded, cluster: &Cluster, label: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    if cluster.device.power.is_none() && recorded.points.iter().any(|p| p.load == Load::Cold) {
+        notes.push(format!(
+            "{} has no [device.power]: points are predicted at the same rates after a rest and under load",
+            cluster.name
+        ));
+    }
+    if !recorded.not_reached.is_empty() {
+        notes.push(format!(
+            "{label} lacks {} points that were not reached when it was made",
+            recorded.not_reached.len()
+        ));
+    }
+    notes
+}
+
 /// The points that `filter` leaves.
 fn left(mut points: Vec<RecordedPoint>, filter: &Filter, label: &str) -> Result<Vec<RecordedPoint>> {
     let all: Vec<Point> = points.iter().map(RecordedPoint::point).collect();
-    let numbers = |is_virtual: bool| {
-        let of_kind = all.iter().filter(move |p| (p.launching == Launching::Virtual) == is_virtual);
-        of_kind.map(|p| p.cp).collect::<std::collections::BTreeSet<u32>>()
-    };
-    for (option, given, known) in
-        [("--cp", &filter.cp, numbers(false)), ("--virtual", &filter.virtual_cp, numbers(true))]
+    for (option, given, is_virtual) in [("--cp", &filter.cp, false), ("--virtual", &filter.virtual_cp, true)]
     {
+        let of_kind = all.iter().filter(|p| (p.launching == Launching::Virtual) == is_virtual);
+        let known: BTreeSet<u32> = of_kind.map(|p| p.cp).collect();
         if let Some(cp) = given.iter().find(|cp| !known.contains(cp)) {
             let known: Vec<String> = known.iter().map(u32::to_string).collect();
-            bail!(
-                "no point of {label} has {option} {cp}; it has {}",
-                if known.is_empty() { "none".into() } else { known.join(",") }
-            );
+            let known = if known.is_empty() { "none".into() } else { known.join(",") };
+            bail!("no point of {label} has {option} {cp}; it has {known}");
         }
     }
     points.retain(|recorded| filter.leaves(&recorded.point()));
@@ -77,6 +93,7 @@ fn left(mut points: Vec<RecordedPoint>, filter: &Filter, label: &str) -> Result<
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a report")]
 struct Version {
     version: u32,
 }
@@ -106,8 +123,9 @@ fn json<T: DeserializeOwned>(label: &str, text: &str) -> Result<T, ConfigError> 
         let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
         let before =
             text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum::<usize>();
+        let message = if error.is_data() { message.to_owned() } else { format!("not valid JSON: {message}") };
         let at = (before + error.column().saturating_sub(1)).min(text.len());
-        let hint = match message {
+        let hint = match message.as_str() {
             "missing field `load`" => {
                 "it is older than points that say how the devices were loaded, so it cannot be predicted anew"
             }
