@@ -1,5 +1,8 @@
 //! Points that were measured earlier, as a report lists them, predicted anew.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::RangeInclusive;
 
 use ringlab_sim::config::cluster::{Cluster, NoKernel};
