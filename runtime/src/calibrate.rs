@@ -10,6 +10,7 @@ mod beside;
 pub(crate) mod checks;
 mod clock;
 pub mod fit;
+mod linked;
 mod memory;
 pub mod probes;
 #[cfg(test)]
@@ -180,6 +181,7 @@ pub fn calibrate(
             session.transfers(Transport::Nccl, date)?;
         }
         if session.machine.has_overlap() {
+            session.linked(date)?;
             session.interference(date)?;
         }
     } else {

@@ -205,7 +205,8 @@ fn compare(
     Ok(Ok(predicted.against(point, measured)))
 }
 
-/// The cluster with a device for every virtual rank, all as fast as the first, which computes for all.
+/// The cluster with a device for every virtual rank, all as fast as the first, which computes for all and exchanges nothing
+/// with other GPUs.
 fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
     let mut cluster = cluster.clone();
     if point.launching == Launching::Virtual {
@@ -214,6 +215,7 @@ fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
             power.speeds.truncate(1);
             power.cold_speeds.truncate(1);
         }
+        cluster.kernels.iter_mut().for_each(|row| row.linked = None);
     }
     cluster
 }

@@ -286,6 +286,7 @@ impl Session<'_> {
             call,
             carry,
             boost: None,
+            linked: None,
             items: kernel.items,
             grid: kernel.grid,
             used_for: kernel.used_for,

@@ -1,18 +1,21 @@
 //! What attention calls and transfers beside them cost each other.
 //!
-//! A call that takes `t0` alone and `t` beside a message, with which it shares the time `o`, has lost the share
-//! `(t - t0) / o` of its speed on the way; likewise a message. Over all points the sums are divided, so that long overlaps
+//! A call that takes `t0` in a run with messages, which is its time alone times `linked` of its kernel, and `t` beside one, with which it
+//! shares the time `o`, has lost the share `(t - t0) / o` of its speed on the way; likewise a message. Over all points the sums are divided, so that long overlaps
 //! count most. What NCCL takes are SMs: the share that is lost is that of all of them.
 
 use ringlab_sim::config::cluster::Grid;
+use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Rank, Transport};
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 
+use super::attention::is_launched;
+use super::clock::is_row_of;
 use super::probes::{self, First, Ways};
 use super::transfer::name;
 use super::{CalibrateError, FitReport, Point, Session};
-use crate::machine::Launching;
+use crate::machine::{Launching, MachineKernel};
 
 /// Queries of a rank over the keys of its call: a message of all its tokens takes about as long as the call, and a quarter
 /// of it.
@@ -39,6 +42,8 @@ struct Together {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Alone {
     call: f64,
+    /// How many times as long the call takes where messages move before or after it.
+    linked: f64,
     message: f64,
 }
 
@@ -106,9 +111,20 @@ impl Session<'_> {
             let with = |over| probes::beside(shape, (tokens, keys), first, over);
             let call = self.together(with(None))?.call;
             let both = self.together(with(Some(transport)))?;
-            pairs.push((both, Alone { call, message }));
+            pairs.push((both, Alone { call, linked: self.linked_of(&kernel, (tokens, keys)), message }));
         }
         Ok(pairs)
+    }
+
+    /// What messages in its run cost a full call of so many queries and keys, by what was measured of its kernel.
+    fn linked_of(&self, like: &MachineKernel, size: (u64, u64)) -> f64 {
+        let kernels = self.machine.kernels();
+        let launched = |kernel: &&MachineKernel| {
+            kernel.is_sibling(like) && is_launched(&kernels, kernel, Pattern::Full, size)
+        };
+        let kernel = kernels.iter().find(launched);
+        let row = kernel.and_then(|kernel| self.cluster.kernels.iter().find(|row| is_row_of(row, kernel)));
+        row.and_then(|row| row.linked).unwrap_or(1.0)
     }
 
     fn together(&mut self, plan: Option<Plan>) -> Result<Together, CalibrateError> {
@@ -122,7 +138,7 @@ impl Session<'_> {
         let point = |(both, alone): &(Together, Alone)| Point {
             probe: format!("call of {} alone", SimTime::from_secs_f64(alone.call)),
             measured_s: both.call,
-            fitted_s: alone.call + loss * both.overlap,
+            fitted_s: alone.linked * alone.call + loss * both.overlap,
             spread: 0.0,
         };
         self.fits.push(FitReport::of(what, constants, pairs.iter().map(point).collect()));
@@ -176,7 +192,7 @@ fn losses(pairs: &[(Together, Alone)]) -> (f64, f64) {
     let sum = |f: &dyn Fn(&(Together, Alone)) -> f64| pairs.iter().map(f).sum::<f64>();
     let share = |lost: f64, over: f64| if over > 0.0 { (lost / over).clamp(0.0, MOST) } else { 0.0 };
     (
-        share(sum(&|(both, alone)| both.call - alone.call), sum(&|(both, _)| both.overlap)),
+        share(sum(&|(both, alone)| both.call - alone.linked * alone.call), sum(&|(both, _)| both.overlap)),
         share(sum(&|(both, alone)| both.message - alone.message), sum(&|(both, _)| both.accompanied)),
     )
 }

@@ -14,13 +14,13 @@ use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
 use crate::machine::{Duty, Launching, MachineKernel, Runs};
 
 /// A mask, and as many tokens of queries as of keys.
-type Call = (Pattern, u64);
+pub(super) type Call = (Pattern, u64);
 
 /// Calls that may stand for a kernel under load, the first that it is launched for: in long ones hosts leave no pauses, and
 /// keys, queries and gradients lie in memory as they do in long runs.
 const LOADED: [Call; 3] = [(Pattern::Full, 64 << 10), (Pattern::Causal, 16 << 10), (Pattern::Full, 2 << 10)];
 /// The same after a rest, the first that is done before the clock falls.
-const RESTED: [Call; 4] = [
+pub(super) const RESTED: [Call; 4] = [
     (Pattern::Full, 32 << 10),
     (Pattern::Full, 24 << 10),
     (Pattern::Causal, 16 << 10),
@@ -148,7 +148,7 @@ impl Session<'_> {
 
     /// The first of `calls`, each of as many queries as keys on every rank, that `kernel` is launched for and whose plan
     /// `suits`.
-    fn first(
+    pub(super) fn first(
         &self,
         kernels: &[MachineKernel],
         kernel: &MachineKernel,
@@ -239,7 +239,7 @@ fn make_sustained(row: &mut KernelRow, boost: f64) {
 }
 
 /// Whether `row` is what was measured of `kernel`.
-fn is_row_of(row: &KernelRow, kernel: &MachineKernel) -> bool {
+pub(super) fn is_row_of(row: &KernelRow, kernel: &MachineKernel) -> bool {
     (row.head_dim, row.dtype, row.pass, row.used_for)
         == (kernel.head_dim, kernel.dtype, kernel.pass, kernel.used_for)
 }

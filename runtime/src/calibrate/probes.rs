@@ -2,8 +2,10 @@
 //! between two, the two beside each other, steps that stream memory, and several of all these. None of them is a schedule:
 //! nothing attends what a message brings.
 
+mod exchange;
 pub mod several;
 
+use exchange::{Sent, pass_on};
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
 use ringlab_sim::plan::builder::PlanBuilder;
@@ -49,46 +51,84 @@ pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u32)
                 let shard = b.shard(rank);
                 forward_call(&mut b, (shard, shard), mask);
             }
-            Pass::Backward => backward_call(&mut b, rank, mask),
+            Pass::Backward => drop(backward_call(&mut b, rank, mask)),
         }
     }
     Some(b.finish())
 }
 
+/// The same between two small exchanges of `ranks` ranks in a ring: the call waits for what the first brings, and the second
+/// for the call. Nothing moves while it runs.
+pub fn between(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u32) -> Option<Plan> {
+    let problem = problem(shape, pattern, tokens * u64::from(ranks));
+    let name = format!("call {pattern} between messages");
+    let mut b = builder(&name, pass, &problem, ranks, Transport::CopyEngine)?;
+    let few = |rank| Slots { rank, from: 0, to: (tokens / SMALL).max(1) };
+    let owns: Vec<Sent> = (0..ranks)
+        .map(|rank| {
+            let block = b.block(&[few(rank)], true);
+            Sent {
+                tensor: Tensor::KeyValue,
+                block,
+                buffer: b.input(rank, Tensor::KeyValue, block),
+                after: None,
+            }
+        })
+        .collect();
+    let received = pass_on(&mut b, 0, &owns, Transport::CopyEngine);
+    let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
+    let mut later = Vec::new();
+    for (own, received) in owns.into_iter().zip(received) {
+        let rank = b.slots(own.block)[0].rank;
+        let call = match pass {
+            Pass::Forward => {
+                let shard = b.shard(rank);
+                forward_call(&mut b, (shard, shard), mask)
+            }
+            Pass::Backward => backward_call(&mut b, rank, mask),
+        };
+        b.wait(rank, call, received);
+        later.push(Sent { after: Some(call), ..own });
+    }
+    pass_on(&mut b, 1, &later, Transport::CopyEngine);
+    Some(b.finish())
+}
+
 /// One call of a rank's queries over its own keys.
-fn forward_call(b: &mut PlanBuilder, (queries, keys): (Slots, Slots), mask: MaskId) {
+fn forward_call(b: &mut PlanBuilder, (queries, keys): (Slots, Slots), mask: MaskId) -> OpId {
     let rank = queries.rank;
     let (q_block, kv_block) = (b.block(&[queries], false), b.block(&[keys], true));
     let q = b.input(rank, Tensor::Query, q_block).into();
     let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
     let state = b.scratch(rank, Tensor::State, q_block);
     let out = b.output(rank, Tensor::Output, q_block);
-    b.compute(rank, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
+    let call = b.compute(rank, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init: true });
     b.compute(rank, 0, OpKind::Finish { state, out });
+    call
 }
 
-fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) {
+fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) -> OpId {
     let shard = b.shard(rank);
     let (q_block, kv_block) = (b.block(&[shard], false), b.block(&[shard], true));
     let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
     let dkv = b.output(rank, Tensor::KeyValueGrad, kv_block);
     let dq = b.output(rank, Tensor::QueryGrad, q_block);
-    backward_of(b, (q_block, kv_block), (kv, dkv), dq, mask);
+    backward_of(b, (q_block, kv_block), (kv, dkv), dq, mask)
 }
 
-/// Row sums and gradients of some queries over some keys, of the rank of the queries.
+/// Row sums and gradients of some queries over some keys, of the rank of the queries; the call of the gradients.
 fn backward_of(
     b: &mut PlanBuilder,
     (q_block, kv_block): (BlockId, BlockId),
     (kv, dkv): (Bufs, Buf),
     dq: Buf,
     mask: MaskId,
-) {
+) -> OpId {
     let rank = b.slots(q_block)[0].rank;
     let q = b.input(rank, Tensor::QuerySide, q_block).into();
     let delta = b.scratch(rank, Tensor::Delta, q_block);
     b.compute(rank, 0, OpKind::Preprocess { q, delta, block: q_block });
-    b.compute(rank, 0, gradients((q, delta, q_block), (kv, kv_block), (dq, dkv), (mask, true)));
+    b.compute(rank, 0, gradients((q, delta, q_block), (kv, kv_block), (dq, dkv), (mask, true)))
 }
 
 /// A backward call whose gradients of keys start with it, and those of queries if `init_dq`.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ringlab_sim::config::cluster::{Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, Pass};
 use ringlab_sim::engine::{self, SimOptions};
+use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Op, OpKind, Plan, Transport};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::tiles::TileShape;
@@ -89,6 +90,7 @@ fn row(pass: Pass, tile_kv: u32, tera_flops: f64, used_for: Option<KernelUse>) -
         call: SimTime(4_000_000),
         carry: if pass == Pass::Forward { SimTime(700_000) } else { SimTime::ZERO },
         boost: None,
+        linked: None,
         items: if pass == Pass::Forward { Items::QueryTiles } else { Items::KeyTiles },
         grid: Grid::PersistentQueue,
         source: "truth".into(),
@@ -112,6 +114,7 @@ pub fn truth() -> Cluster {
         row(Pass::Forward, 176, 720.0, Some(wide)),
         row(Pass::Backward, 128, 560.0, None),
     ];
+    (truth.kernels[0].linked, truth.kernels[1].linked) = (Some(1.02), Some(1.05));
     (truth.device.reached.hbm, truth.device.reached.call) = (BytesPerSec(3.1e12), SimTime(2_500_000));
     let (copy, nccl) = (&mut truth.fabric.copy, &mut truth.fabric.nccl);
     (copy.slows_calls, copy.slowed_by_calls) = (0.08, 0.2);
@@ -137,6 +140,7 @@ fn the_constants_of_a_simulated_machine_are_found_again() {
         assert_near(of_found.rate.0, known.rate.0, 0.005);
         assert_near(of_found.partial_tile_cost, known.partial_tile_cost, 0.05);
         assert_eq!((of_found.used_for, of_found.grid), (known.used_for, known.grid), "{}", known.title());
+        assert_eq!(of_found.linked, known.linked, "{}", known.title());
     }
     let (reached, of_truth) = (&found.device.reached, &truth.device.reached);
     assert_near(reached.hbm.0, of_truth.hbm.0, 1e-3);
@@ -231,12 +235,52 @@ fn what_is_measured_can_be_run() {
     let beside = [First::Call, First::Message]
         .map(|first| probes::beside(shape(), (512, 64), first, Some(Transport::CopyEngine)).unwrap());
     let ring = [(0, 1), (1, 2), (2, 0)];
+    let between = [(Pass::Forward, Pattern::Full), (Pass::Backward, Pattern::Causal)]
+        .map(|(pass, pattern)| probes::between(shape(), pass, pattern, 512, 3).unwrap());
     let copies = [&ring[..], &[(0, 2), (2, 0)]].map(|ways| probes::copies(shape(), 512, 3, ways).unwrap());
-    for plan in [merge, accumulate].into_iter().chain(beside).chain(copies) {
+    for plan in [merge, accumulate].into_iter().chain(beside).chain(copies).chain(between) {
         let inputs = inputs(&plan).unwrap();
         let outcome = cpu::run(&plan, &inputs, &RunOptions::default());
         assert!(outcome.is_ok(), "{}: {:?}", plan.name, outcome.err());
     }
+}
+
+/// Breaks at calls between messages.
+struct Breaks(Simulated);
+
+impl Machine for Breaks {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.0.kernels()
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.0.sizes()
+    }
+
+    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        if plan.name.contains("between messages") {
+            return Err(MachineError::new(plan, "out of order"));
+        }
+        self.0.run(plan, launching, repeats)
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        self.0.launch_costs()
+    }
+}
+
+#[test]
+fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
+    let mut machine = Breaks(Simulated(truth()));
+    let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
+    let named = found.notes.iter().filter(|n| n.contains("between messages") && n.contains("out of order"));
+    assert_eq!(named.count(), 3, "{:?}", found.notes);
+    assert!(found.cluster.kernels.iter().all(|row| row.linked.is_none()));
+    assert!(found.fits.iter().any(|fit| fit.what == "copies beside attention calls"));
 }
 
 /// Four GPUs, all of whose copies to and from the last one take a tenth longer.

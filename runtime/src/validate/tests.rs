@@ -159,3 +159,16 @@ fn refused_points_are_left_out_and_a_break_ends_the_runs() {
     assert!(report.broke.unwrap().contains("NCCL"), "and says why");
     assert!(validated(&["striped", "ring"], 9).is_err(), "nothing is kept where nothing was measured");
 }
+
+#[test]
+fn virtual_ranks_exchange_nothing_with_other_gpus() {
+    let mut cluster = crate::calibrate::tests::truth();
+    cluster.kernels[0].linked = Some(1.5);
+    let linked = |launching| {
+        let point = Point { launching, cp: 4, ..Point::test("ring") };
+        let on = on_enough(&cluster, &point);
+        (on.gpus_per_node, on.kernels[0].linked)
+    };
+    assert_eq!(linked(Launching::Stepwise), (2, Some(1.5)));
+    assert_eq!(linked(Launching::Virtual), (4, None));
+}

@@ -28,6 +28,7 @@ pub struct Kernel {
     /// Of a call of any size.
     around: f64,
     boost: f64,
+    linked: f64,
     items: Items,
     grid: Grid,
     sms: u32,
@@ -82,6 +83,7 @@ impl Kernel {
             carry: row.carry.0 as f64,
             around: row.call.0 as f64,
             boost: row.boost.unwrap_or(f64::INFINITY),
+            linked: row.linked.unwrap_or(1.0),
             items: row.items,
             grid: row.grid,
             sms: sms.max(1),
@@ -101,6 +103,11 @@ impl Kernel {
     /// The most by which a clock after a rest speeds it up, the device's boost aside.
     pub fn boost(&self) -> f64 {
         self.boost
+    }
+
+    /// How many times as long its calls take on a rank that exchanges messages with other GPUs.
+    pub fn linked(&self) -> f64 {
+        self.linked
     }
 
     /// Whether carrying a state costs anything.
@@ -224,6 +231,7 @@ mod tests {
             grid: Grid::Persistent,
             source: "test".into(),
             boost: None,
+            linked: None,
             used_for: None,
         }
     }

@@ -151,11 +151,13 @@ impl Tasks {
     pub fn load(&mut self, plan: &Plan, costs: &mut Costs, host: &Host) -> Result<(), SimError> {
         self.lay_out(plan)?;
         self.has_queues = false;
-        let mut loader = Loader { plan, costs, host, kernels: None };
+        let mut loader = Loader { plan, costs, host, kernels: None, is_linked: false };
+        let linked = linked(plan);
         let longest = self.rows.len();
         for from in (0..longest).step_by(BLOCK) {
             for (rank, program) in plan.programs.iter().enumerate() {
                 let to = (from + BLOCK).min(program.ops.len());
+                loader.is_linked = linked[rank];
                 for op in from..to {
                     loader.load(self, rank as Rank, program, op as OpId)?;
                 }
@@ -272,6 +274,8 @@ struct Loader<'a> {
     costs: &'a mut Costs,
     host: &'a Host,
     kernels: Option<Kernels>,
+    /// Whether the rank in hand exchanges messages.
+    is_linked: bool,
 }
 
 impl Loader<'_> {
@@ -369,9 +373,27 @@ impl Loader<'_> {
             Grid::PersistentQueue if call.items < u64::from(sms) => Grid::PerItem,
             grid => grid,
         };
-        let (kind, work) = (TaskKind::Call(grid), call.time(sms).0);
-        Ok(Task { kind, work, boost: kernel.boost(), activity: call.activity(sms) as f32, ..BLANK })
+        let (kind, boost) = (TaskKind::Call(grid), kernel.boost());
+        let (mut work, mut activity) = (call.time(sms).0, call.activity(sms));
+        if self.is_linked && kernel.linked() > 1.0 && work != SimTime::NEVER.0 {
+            work = (work as f64 * kernel.linked()).round() as u64;
+            activity /= kernel.linked();
+        }
+        Ok(Task { kind, work, boost, activity: activity as f32, ..BLANK })
     }
+}
+
+/// Of each rank, whether it sends or receives anything.
+fn linked(plan: &Plan) -> Vec<bool> {
+    let mut linked = vec![false; plan.programs.len()];
+    for message in plan.messages.iter().filter(|m| m.from != m.to) {
+        for rank in [message.from, message.to] {
+            if let Some(linked) = linked.get_mut(rank as usize) {
+                *linked = true;
+            }
+        }
+    }
+    linked
 }
 
 /// How often a forward call moves a carried state: once if it takes one up, and once if it leaves one, which it does not

@@ -119,6 +119,7 @@ impl KernelFamily {
             grid: if persistent { Grid::Persistent } else { Grid::PerItem },
             source: source.to_owned(),
             boost: None,
+            linked: None,
             used_for: None,
         }
     }

@@ -4,6 +4,7 @@ mod errors;
 mod fluid;
 mod ideal_limits;
 mod launches;
+mod linked;
 mod links;
 mod network;
 mod overlap;

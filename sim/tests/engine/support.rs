@@ -54,6 +54,7 @@ pub fn ideal(gpus: u32) -> Cluster {
         grid: Grid::Persistent,
         source: "test".into(),
         boost: None,
+        linked: None,
         used_for: None,
     });
     let zero = SimTime::ZERO;

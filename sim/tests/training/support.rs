@@ -49,6 +49,7 @@ pub fn cluster(nodes: u32) -> Cluster {
         grid: Grid::PerItem,
         source: "test".into(),
         boost: None,
+        linked: None,
         used_for: None,
     });
     Cluster {

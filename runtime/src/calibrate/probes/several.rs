@@ -5,9 +5,10 @@
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
 use ringlab_sim::plan::builder::PlanBuilder;
-use ringlab_sim::plan::{BlockId, Buf, Lane, MaskId, OpId, OpKind, Plan, Slots, Tensor, Transport};
+use ringlab_sim::plan::{BlockId, Buf, MaskId, OpId, OpKind, Plan, Slots, Tensor, Transport};
 use ringlab_sim::problem::{Pass, Shape};
 
+use super::exchange::{Sent, pass_on};
 use super::{PREFIX, Row, builder, gradients, problem};
 
 /// Sizes are in these shares of a rank's tokens.
@@ -83,10 +84,10 @@ pub fn exchange(shape: Shape, tokens: u64, ranks: u32, over: Transport) -> Optio
         let keys = b.block(&[b.shard(rank)], true);
         let buffer = b.input(rank, Tensor::KeyValue, keys);
         let after = row.attend(&mut b, &[slots(rank, tokens, first)], MaskId::NONE);
-        sent.push(Sent { tensor: Tensor::KeyValue, block: keys, buffer, after });
+        sent.push(Sent { tensor: Tensor::KeyValue, block: keys, buffer, after: Some(after) });
         rows.push(row);
     }
-    let received = pass_on(&mut b, &sent, over);
+    let received = pass_on(&mut b, 1, &sent, over);
     for (mut row, received) in rows.into_iter().zip(received) {
         row.attend(&mut b, &[slots(row.rank, tokens, second)], MaskId::NONE);
         let last = row.attend(&mut b, &[slots(row.rank, tokens, third)], MaskId::NONE);
@@ -108,10 +109,15 @@ pub fn backward(shape: Shape, tokens: u64, ranks: u32) -> Option<Plan> {
         let row = Gradients::new(&mut b, rank, tokens, if rank % 2 == 0 { 6 } else { 12 });
         b.compute(rank, 0, OpKind::Preprocess { q: row.q.into(), delta: row.delta, block: row.q_block });
         let after = row.attend(&mut b, (row.earlier, row.added), true);
-        sent.push(Sent { tensor: Tensor::KeyValueGrad, block: row.earlier, buffer: row.added, after });
+        sent.push(Sent {
+            tensor: Tensor::KeyValueGrad,
+            block: row.earlier,
+            buffer: row.added,
+            after: Some(after),
+        });
         rows.push(row);
     }
-    let received = if ranks > 1 { pass_on(&mut b, &sent, Transport::CopyEngine) } else { Vec::new() };
+    let received = if ranks > 1 { pass_on(&mut b, 1, &sent, Transport::CopyEngine) } else { Vec::new() };
     for row in &rows {
         row.attend(&mut b, (row.all, row.kept), false);
         let sum = b.compute(row.rank, 2, OpKind::Accumulate { from: row.added, into: row.kept });
@@ -161,37 +167,4 @@ impl Gradients {
         let kind = gradients((q.into(), delta, q_block), (kv.into(), kv_block), (dq, dkv), (mask, init_dq));
         b.compute(self.rank, u32::from(!init_dq), kind)
     }
-}
-
-/// What a rank sends, from where, and after which of its operations.
-struct Sent {
-    tensor: Tensor,
-    block: BlockId,
-    buffer: Buf,
-    after: OpId,
-}
-
-/// Each rank's `sent` goes to the next rank. A rank neither sends nor receives before its own operation has ended; the
-/// receives by rank.
-fn pass_on(b: &mut PlanBuilder, sent: &[Sent], over: Transport) -> Vec<OpId> {
-    let ranks = sent.len() as u32;
-    let message = |(from, s): (u32, &Sent)| b.message(from, (from + 1) % ranks, s.tensor, s.block);
-    let messages: Vec<_> = (0..ranks).zip(sent).map(message).collect();
-    let mut received = Vec::new();
-    for (rank, own) in (0..ranks).zip(sent) {
-        let before = ((rank + ranks - 1) % ranks) as usize;
-        let (group, receives) = match over {
-            Transport::CopyEngine => (0, Lane::comm(1)),
-            Transport::Nccl => (b.group(), Lane::comm(0)),
-        };
-        let buffer = b.scratch(rank, sent[before].tensor, sent[before].block);
-        let send = OpKind::Send { message: messages[rank as usize], buffer: own.buffer.into() };
-        let recv = OpKind::Recv { message: messages[before], buffer };
-        let send = b.push(rank, Lane::comm(0), 1, group, send);
-        let recv = b.push(rank, receives, 1, group, recv);
-        b.wait(rank, send, own.after);
-        b.wait(rank, recv, own.after);
-        received.push(recv);
-    }
-    received
 }

@@ -42,6 +42,10 @@ pub struct KernelRow {
     /// Rate after a rest over that of sustained load, at most; the device's where it is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boost: Option<f64>,
+    /// Time of a call on a rank that exchanges messages with other GPUs in the run, whenever they move, over that of the same
+    /// call on one that does not; the same where it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linked: Option<f64>,
     /// What a work item is.
     #[serde(skip_serializing_if = "is_default")]
     pub items: Items,

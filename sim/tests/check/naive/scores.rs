@@ -25,7 +25,7 @@ impl Machine<'_> {
                 Some(vec![self.by_query(op, before, counts)?])
             }
             Scores::Softmax { block, .. } => {
-                let all = self.whole_rows(counts(reads[0])?, block)?;
+                let all = self.whole_rows(&counts(reads[0])?, block)?;
                 let state = Held::Begun(zeros(all.clone()));
                 Some(vec![Held::Data(all), state])
             }
@@ -50,7 +50,7 @@ impl Machine<'_> {
             }
             Scores::SoftmaxBackward { block, .. } => {
                 self.have(&reads[..1], block)?;
-                Some(vec![Held::Data(self.whole_rows(counts(reads[1])?, block)?)])
+                Some(vec![Held::Data(self.whole_rows(&counts(reads[1])?, block)?)])
             }
             Scores::ScoreBackward { q, k, q_block, kv_block, init, .. } => {
                 let (q, k) = (usize::from(q.count), usize::from(k.count));
@@ -64,7 +64,7 @@ impl Machine<'_> {
     }
 
     /// The points of the rows that a softmax takes, if they are there; notes it if they are not complete.
-    fn whole_rows(&self, rows: Counts, block: BlockId) -> Option<BTreeSet<Point>> {
+    fn whole_rows(&self, rows: &Counts, block: BlockId) -> Option<BTreeSet<Point>> {
         let all = points(self.plan, block);
         if !all.iter().all(|p| rows.get(p) == Some(&self.row(*p))) {
             self.wrong_rows.set(true);
