@@ -68,7 +68,7 @@ pub fn assert_predicted_alike(cluster: &Path, report: &Value) {
 fn assert_alike(now: &Value, then: &Value, key: &str) {
     match (now.as_f64(), then.as_f64()) {
         (Some(now), Some(then)) => {
-            assert!((now - then).abs() <= 1e-12 * then.abs(), "{key}: {now}, not {then}")
+            assert!((now - then).abs() <= 1e-12 * then.abs(), "{key}: {now}, not {then}");
         }
         _ => assert_eq!(now, then, "{key}"),
     }
@@ -116,25 +116,29 @@ fn steps_have_no_error_where_their_times_were_not_recorded() {
     }
 }
 
+/// What is true of a point.
+type Is = fn(&Value) -> bool;
+
+fn is_real(point: &Value) -> bool {
+    point["launching"] != "virtual"
+}
+
 #[test]
 fn options_leave_a_part_of_a_report() {
     let files = two_h200s("sixth");
     let recorded = read(&files.report);
-    let is = |key: &'static str, value: Value| move |p: &Value| p[key] == value;
-    let is_real = |p: &Value| p["launching"] != "virtual";
-    let cases: [(&[&str], Box<dyn Fn(&Value) -> bool>); 9] = [
-        (&["--schedule", "ring"], Box::new(is("schedule", json!("ring")))),
-        (&["--seq", "64Ki"], Box::new(is("seq_len", json!(65536)))),
-        (&["--pass", "backward"], Box::new(is("pass", json!("backward")))),
-        (&["--kv-heads", "4"], Box::new(is("kv_heads", json!(4)))),
-        (&["--head-dim", "64"], Box::new(is("head_dim", json!(64)))),
-        (&["--transport", "nccl"], Box::new(is("transport", json!("nccl")))),
-        (&["--launching", "fused"], Box::new(is("launching", json!("fused")))),
-        (&["--virtual", "4,64"], Box::new(move |p| is_real(p) || p["cp"] == 4 || p["cp"] == 64)),
-        (
-            &["--cp", "2", "--virtual", "8", "--pass", "forward"],
-            Box::new(move |p| (is_real(p) || p["cp"] == 8) && p["pass"] == "forward"),
-        ),
+    let cases: [(&[&str], Is); 9] = [
+        (&["--schedule", "ring"], |p| p["schedule"] == "ring"),
+        (&["--seq", "64Ki"], |p| p["seq_len"] == 65536),
+        (&["--pass", "backward"], |p| p["pass"] == "backward"),
+        (&["--kv-heads", "4"], |p| p["kv_heads"] == 4),
+        (&["--head-dim", "64"], |p| p["head_dim"] == 64),
+        (&["--transport", "nccl"], |p| p["transport"] == "nccl"),
+        (&["--launching", "fused"], |p| p["launching"] == "fused"),
+        (&["--virtual", "4,64"], |p| is_real(p) || p["cp"] == 4 || p["cp"] == 64),
+        (&["--cp", "2", "--virtual", "8", "--seq", "64Ki"], |p| {
+            (is_real(p) || p["cp"] == 8) && p["seq_len"] == 65536
+        }),
     ];
     for (options, is_left) in cases {
         let (code, found, error) = predict(&files, &[options, &["--format", "json"]].concat());
@@ -244,39 +248,38 @@ fn clusters_of_other_devices_are_refused() {
     assert!(error.contains("dgx-h100 has no [device.power]"), "{error}");
 }
 
-#[test]
-fn what_is_no_report_is_refused_with_its_place() {
-    let files = two_h200s("sixth");
+/// What is said of a file of this content, and the file's name.
+fn refused(content: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report.json");
-    let bad = Files { cluster: files.cluster.clone(), report };
-    let refused = |content: &str| {
-        std::fs::write(&bad.report, content).unwrap();
-        let (code, _, error) = predict(&bad, &[]);
-        assert_eq!(code, Some(2), "{error}");
-        error
-    };
-    let path = bad.report.display().to_string();
-    assert_eq!(refused(" "), format!("error: {path}: the file is empty\n"));
-    let error = refused("{\"version\": 1,\n  nonsense");
-    assert!(
-        error.contains("not valid JSON: key must be a string") && error.contains(&format!("{path}:2:3")),
-        "{error}"
-    );
-    assert!(refused("[]").contains("expected a report"));
-    assert!(refused("{\"version\": 2}").contains("of version 2, and this program reads version 1"));
-    assert!(refused("{\"version\": 1}").contains("missing field"));
+    std::fs::write(&report, content).unwrap();
+    let label = report.display().to_string();
+    let (code, _, error) = predict(&Files { report, ..two_h200s("sixth") }, &[]);
+    assert_eq!(code, Some(2), "{error}");
+    (error, label)
+}
 
-    let changed = |key: &str, value: Value| {
-        let mut recorded = read(&files.report);
-        match (key, value.is_null()) {
-            ("points", _) => recorded["points"] = value,
-            (_, true) => drop(recorded["points"][0].as_object_mut().unwrap().remove(key)),
-            _ => recorded["points"][0][key] = value,
-        }
-        refused(&serde_json::to_string_pretty(&recorded).unwrap())
-    };
-    assert!(changed("points", json!([])).contains("has no points"));
+#[test]
+fn what_is_no_report_is_refused_with_its_place() {
+    let (error, label) = refused(" ");
+    assert_eq!(error, format!("error: {label}: the file is empty\n"));
+    let (error, label) = refused("{\"version\": 1,\n  nonsense");
+    assert!(error.contains("not valid JSON: key must be a string"), "{error}");
+    assert!(error.contains(&format!("--> {label}:2:3\n")), "{error}");
+    for (content, said) in [
+        ("[]", "expected a report"),
+        ("{\"version\": 2}", "the report is of version 2, and this program reads version 1"),
+        ("{\"version\": 1}", "missing field"),
+        (r#"{"version": 1, "cluster": "a", "machine": "b", "points": []}"#, "the report has no points"),
+    ] {
+        let (error, _) = refused(content);
+        assert!(error.contains(said), "{content}: {error}");
+    }
+}
+
+#[test]
+fn fields_that_mean_nothing_are_refused_with_their_place() {
+    let recorded = read(&two_h200s("sixth").report);
     for (key, value, said) in [
         ("schedule", json!("rung"), "there is no schedule \"rung\""),
         ("pass", json!("sideways"), "expected one of \"forward\", \"backward\""),
@@ -292,11 +295,22 @@ fn what_is_no_report_is_refused_with_its_place() {
         ("heads", json!(-1), "integer `-1`"),
         ("calls", json!([{ "rank": 0, "step": 0, "measured_s": -1.0 }]), "expected a time"),
     ] {
-        let error = changed(key, value);
-        assert!(error.contains(said) && error.contains(&format!("--> {path}:")), "{key}: {error}");
+        let mut changed = recorded.clone();
+        let point = changed["points"][0].as_object_mut().unwrap();
+        if value.is_null() {
+            point.remove(key);
+        } else {
+            point.insert(key.into(), value);
+        }
+        let (error, label) = refused(&serde_json::to_string_pretty(&changed).unwrap());
+        assert!(error.contains(said) && error.contains(&format!("--> {label}:")), "{key}: {error}");
     }
+}
+
+#[test]
+fn options_of_machines_and_of_reports_exclude_each_other() {
     for option in [["--limit", "3"], ["--backend", "cpu"], ["--load", "cold"]] {
-        let (code, _, error) = predict(&files, &option);
+        let (code, _, error) = predict(&two_h200s("sixth"), &option);
         assert!(code == Some(2) && error.contains("'--measured <FILE.json>' cannot be used with"), "{error}");
     }
     let alone = ringlab(&["validate", "--cluster", "ideal", "--links-of", "ideal"]);
