@@ -191,7 +191,7 @@ fn compare(
     }
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
     let load = machine.load(&plan, point.launching);
-    let predicted = Predicted::of(&plan, cluster, load).map_err(failed)?;
+    let predicted = Predicted::of((&plan, point.launching), cluster, load).map_err(failed)?;
     let most = LONG.iter().find(|(tokens, _)| point.seq_len >= *tokens).map_or(u32::MAX, |&(_, most)| most);
     let repeats = machine.sizes().repeats.min(most);
     let runs = machine.run(&plan, point.launching, repeats)?;

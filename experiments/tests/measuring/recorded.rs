@@ -81,12 +81,16 @@ fn summary(errors: &[f64]) -> [f64; 3] {
     [magnitudes().sum::<f64>() / n, magnitudes().fold(0.0, f64::max), errors.iter().sum::<f64>() / n]
 }
 
-/// What earned `h200-nvl2-validated` its name, with the model of today: bounds of docs/calibration.md, the bias with half a percent more.
+/// What earned `h200-nvl2-validated` its name, with the model of today: the aims of docs/calibration.md.
 #[test]
 fn what_two_h200s_measured_is_predicted_today() {
     for which in ["fifth", "sixth"] {
-        let files = two_h200s(which);
-        let links_of = files.cluster.to_str().unwrap();
+        let measured = two_h200s(which);
+        let links_of = measured.cluster.to_str().unwrap();
+        let files = Files {
+            cluster: two_h200s(&format!("{which}-refitted")).cluster,
+            report: measured.report.clone(),
+        };
         let (code, found, error) = predict(&files, &["--links-of", links_of, "--format", "json"]);
         assert_eq!(code, Some(0), "{which}: {error}");
         let (found, recorded): (Value, Value) = (serde_json::from_str(&found).unwrap(), read(&files.report));
@@ -97,7 +101,7 @@ fn what_two_h200s_measured_is_predicted_today() {
         let errors: Vec<f64> =
             pairs.map(|(now, then)| number(now, "predicted_s") / number(then, "measured_s") - 1.0).collect();
         let [mape, worst, bias] = summary(&errors);
-        assert!(mape <= 0.03 && worst <= 0.08 && bias.abs() <= 0.02, "{which}: {mape} {worst} {bias}");
+        assert!(mape <= 0.03 && worst <= 0.08 && bias.abs() <= 0.015, "{which}: {mape} {worst} {bias}");
         for (key, value) in [("mape", mape), ("max_error", worst), ("bias", bias)] {
             assert!((number(&found, key) - value).abs() < 1e-9, "{which}: {key}");
         }

@@ -4,17 +4,18 @@ use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::engine::{self, Load, SimError, SimOptions};
 use ringlab_sim::interval::{Interval, interval};
 use ringlab_sim::metrics::Metrics;
-use ringlab_sim::plan::Plan;
+use ringlab_sim::plan::{Buf, OpKind, Plan};
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
 use statrs::statistics::{Data, OrderStatistics};
 
 use super::{Call, Compared, MOST_CALLS, Point};
-use crate::machine::{Runs, predicted_under};
+use crate::machine::{Launching, Runs, predicted_under};
 
 /// A plan as it is predicted.
 pub(super) struct Predicted<'a> {
     pub plan: &'a Plan,
+    launching: Launching,
     pub timeline: Timeline,
     /// 90% interval of the makespan; `None` without a calibration.
     pub bars: Option<Interval>,
@@ -35,13 +36,22 @@ pub(super) struct Measured {
 }
 
 impl<'a> Predicted<'a> {
-    /// `plan` on `cluster`, of devices that are loaded like this.
-    pub fn of(plan: &'a Plan, cluster: &Cluster, load: Load) -> Result<Self, SimError> {
+    /// `plan`, launched like this, on `cluster`, of devices that are loaded like this.
+    pub fn of(
+        (plan, launching): (&'a Plan, Launching),
+        cluster: &Cluster,
+        load: Load,
+    ) -> Result<Self, SimError> {
         let options = SimOptions { load: predicted_under(load, cluster), ..SimOptions::default() };
         let timeline = engine::simulate(plan, cluster, &options)?;
         let makespan = |c: &Cluster| engine::simulate(plan, c, &options).map(|t| t.makespan);
         let bars = interval(cluster, timeline.makespan, makespan)?;
-        Ok(Self { plan, timeline, bars })
+        Ok(Self { plan, launching, timeline, bars })
+    }
+
+    /// Its attention launches.
+    pub fn launches(&self) -> Vec<Span> {
+        launches((self.plan, self.launching), &self.timeline)
     }
 
     /// Held against what was measured of `point`.
@@ -88,7 +98,7 @@ impl Measured {
             spread: runs.spread(),
             bubble_ratio: metrics.bubble_ratio,
             exposed_s: metrics.exposed_comm.as_secs_f64(),
-            calls: calls(&predicted.timeline, timeline),
+            calls: calls(predicted, timeline),
             load,
             loaded_s: runs.loaded_s,
             duty: runs.duty,
@@ -96,22 +106,45 @@ impl Measured {
     }
 }
 
-/// Every attention call that both timelines have, with times that are not zero.
-fn calls(predicted: &Timeline, measured: &Timeline) -> Vec<Call> {
-    let measured = attention(measured);
+/// Every attention launch that both timelines have, with times that are not zero.
+fn calls(predicted: &Predicted<'_>, measured: &Timeline) -> Vec<Call> {
+    let measured = launches((predicted.plan, predicted.launching), measured);
     let call = |one: &Span| {
         let at = measured.binary_search_by_key(&(one.rank, one.op), |s| (s.rank, s.op)).ok()?;
         call(one, measured[at].duration().as_secs_f64())
     };
-    attention(predicted).iter().filter_map(call).collect()
+    predicted.launches().iter().filter_map(call).collect()
 }
 
-/// The attention calls of a timeline, rank by rank in the order of its operations.
-pub(super) fn attention(timeline: &Timeline) -> Vec<Span> {
+/// The attention launches of a timeline, rank by rank in the order of its operations: each call, or, where launches are fused, all
+/// that go into one state, from the first one's start to the last one's end.
+fn launches((plan, launching): (&Plan, Launching), timeline: &Timeline) -> Vec<Span> {
     let attends = |s: &&Span| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward);
     let mut calls: Vec<Span> = timeline.spans.iter().filter(attends).copied().collect();
     calls.sort_by_key(|s| (s.rank, s.op));
-    calls
+    if matches!(launching, Launching::Stepwise | Launching::Virtual) {
+        return calls;
+    }
+    let mut launches: Vec<(Option<Buf>, Span)> = Vec::new();
+    for call in calls {
+        let state = state(plan, &call);
+        match launches
+            .iter_mut()
+            .find(|(of, first)| state.is_some() && (*of, first.rank) == (state, call.rank))
+        {
+            Some((_, launch)) => {
+                (launch.start, launch.end) = (launch.start.min(call.start), launch.end.max(call.end))
+            }
+            None => launches.push((state, call)),
+        }
+    }
+    launches.into_iter().map(|(_, launch)| launch).collect()
+}
+
+/// The state that a forward call goes into.
+fn state(plan: &Plan, call: &Span) -> Option<Buf> {
+    let op = plan.programs.get(call.rank as usize)?.ops.get(call.op as usize)?;
+    if let OpKind::Attend { state, .. } = op.kind { Some(state) } else { None }
 }
 
 /// A predicted call beside its measured time; `None` if either is zero.

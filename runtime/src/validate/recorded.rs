@@ -10,11 +10,10 @@ use ringlab_sim::engine::{Load, SimError};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Shape};
 use ringlab_sim::schedule::Schedule;
-use ringlab_sim::timeline::Timeline;
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::comparison::{Measured, Predicted, attention, call};
+use super::comparison::{Measured, Predicted, call};
 use super::{Call, Compared, Point, Report, on_enough};
 use crate::machine::Launching;
 
@@ -173,8 +172,8 @@ impl RecordedPoint {
     }
 
     /// The calls beside `predicted` ones of the same rank and step, in the order of operations; `None` if there is no such call.
-    fn calls(&self, predicted: &Timeline) -> Option<Vec<Call>> {
-        let mut left = attention(predicted);
+    fn calls(&self, predicted: &Predicted<'_>) -> Option<Vec<Call>> {
+        let mut left = predicted.launches();
         let mut calls = Vec::new();
         for recorded in &self.calls {
             let at = left.iter().position(|s| (s.rank, s.step) == (recorded.rank, recorded.step))?;
@@ -238,11 +237,12 @@ fn compare(
         (cluster.fabric, cluster.network) = (links.fabric.clone(), links.network.clone());
     }
     let plan = point.plan().map_err(|error| error.to_string())?;
-    let predicted = Predicted::of(&plan, &cluster, recorded.load).map_err(|error| match error {
-        SimError::Kernel(NoKernel { .. }) => "the cluster has no kernel for it".into(),
-        other => other.to_string(),
-    })?;
-    let calls = recorded.calls(&predicted.timeline);
+    let predicted =
+        Predicted::of((&plan, point.launching), &cluster, recorded.load).map_err(|error| match error {
+            SimError::Kernel(NoKernel { .. }) => "the cluster has no kernel for it".into(),
+            other => other.to_string(),
+        })?;
+    let calls = recorded.calls(&predicted);
     let has_its_calls = calls.is_some();
     Ok((predicted.against(point, recorded.measured(calls.unwrap_or_default())), has_its_calls))
 }

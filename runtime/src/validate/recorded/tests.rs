@@ -1,4 +1,5 @@
 use ringlab_sim::engine::{self, SimOptions};
+use ringlab_sim::timeline::{Span, Timeline};
 
 use super::*;
 
@@ -40,6 +41,12 @@ fn simulated(cluster: &Cluster, point: &Point) -> Timeline {
     engine::simulate(&point.plan().unwrap(), cluster, &SimOptions::default()).unwrap()
 }
 
+/// Its attention launches.
+fn launched(point: &Point) -> Vec<Span> {
+    let plan = point.plan().unwrap();
+    Predicted::of((&plan, point.launching), &threads(), Load::Sustained).unwrap().launches()
+}
+
 /// The same, its makespan so many times the predicted one.
 fn off_by(schedule: &str, factor: f64) -> RecordedPoint {
     record(schedule, factor * simulated(&threads(), &Point::test(schedule)).makespan.as_secs_f64())
@@ -79,7 +86,7 @@ fn steps_are_compared_where_their_times_were_recorded() {
     assert_eq!(steps(&none), (None, None));
     assert!(none.left_out.is_empty() && none.points[0].calls.is_empty());
 
-    let spans = attention(&simulated(&threads(), &ring.point()));
+    let spans = launched(&ring.point());
     let factors = [0.5, 0.8, 2.0];
     let pairs = spans.iter().zip(factors);
     ring.calls = pairs
@@ -102,7 +109,7 @@ fn steps_are_compared_where_their_times_were_recorded() {
 #[test]
 fn calls_of_one_step_are_told_apart_by_their_order() {
     let mut gather = off_by("all-gather-zigzag", 1.0);
-    let spans = attention(&simulated(&threads(), &gather.point()));
+    let spans = launched(&gather.point());
     let of_rank_0 = spans.iter().filter(|s| s.rank == 0);
     let times: Vec<f64> = of_rank_0.map(|s| s.duration().as_secs_f64()).collect();
     assert!(times.len() == 2 && spans[0].step == spans[1].step && times[1] > 2.0 * times[0], "{times:?}");
@@ -112,6 +119,18 @@ fn calls_of_one_step_are_told_apart_by_their_order() {
     assert!(close(report.points[0].worst_step_error.unwrap(), 0.0));
     gather.calls.push(gather.calls[0]);
     assert_eq!(all(&[gather]).points[0].worst_step_error, None, "there is no third one");
+}
+
+#[test]
+fn a_fused_launch_is_all_calls_of_its_state() {
+    let ring = off_by("ring", 1.0);
+    let single: Vec<Span> = launched(&ring.point()).into_iter().filter(|s| s.rank == 1).collect();
+    let [first, second] = &single[..] else { panic!("{single:?}") };
+    let hull = second.end.saturating_sub(first.start).as_secs_f64();
+    let call = RecordedCall { rank: 1, step: 0, measured_s: 0.8 * hull };
+    let report = all(&[RecordedPoint { launching: Launching::Fused, calls: vec![call], ..ring }]);
+    assert_eq!((report.points[0].calls.len(), report.left_out.len()), (1, 0));
+    assert!(close(report.points[0].worst_step_error.unwrap(), 0.25), "{report:?}");
 }
 
 #[test]
