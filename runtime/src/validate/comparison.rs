@@ -133,7 +133,7 @@ fn launches((plan, launching): (&Plan, Launching), timeline: &Timeline) -> Vec<S
             .find(|(of, first)| state.is_some() && (*of, first.rank) == (state, call.rank))
         {
             Some((_, launch)) => {
-                (launch.start, launch.end) = (launch.start.min(call.start), launch.end.max(call.end))
+                (launch.start, launch.end) = (launch.start.min(call.start), launch.end.max(call.end));
             }
             None => launches.push((state, call)),
         }
