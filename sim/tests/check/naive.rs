@@ -493,11 +493,14 @@ impl Machine<'_> {
     }
 
     fn finish(self) -> Result<Results, String> {
-        let mut results = Results::new();
+        // What is stuck elsewhere can have left a rank that ended without its results.
         for (r, rank) in self.ranks.iter().enumerate() {
             if let Some(op) = rank.ended.iter().position(|&e| !e) {
                 return Err(format!("stuck: rank {r} never ends op {op}"));
             }
+        }
+        let mut results = Results::new();
+        for (r, rank) in self.ranks.iter().enumerate() {
             for (i, buffer) in self.plan.programs[r].buffers.iter().enumerate() {
                 match (buffer.role, &rank.buffers[i]) {
                     (Role::Input(block) | Role::Saved(block), held)
