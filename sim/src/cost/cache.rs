@@ -1,4 +1,5 @@
-//! Tile and pair counts by relative geometry: the steps of a ring differ in position but seldom in shape.
+//! Tile and pair counts by relative geometry, and calls by their counts: the steps of a ring differ in position but seldom in
+//! shape.
 //!
 //! Counts depend on the queries' positions relative to the first query, the keys' relative to the first key, and the
 //! mask between them in the same coordinates. A bound of the mask that lies before all keys, or behind them all, for
@@ -9,13 +10,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 
-use super::By;
+use super::attention::KernelKey;
+use super::{By, Call, Heads, Kernel};
 use crate::config::cluster::Items;
 use crate::mask::{Bound, Mask};
 use crate::tiles::TileProfile;
 use crate::tokens::{Progression, TokenSet};
 
-/// Entries after which the table starts anew, so that a long sweep does not fill the memory.
+/// Entries after which a table starts anew, so that a long sweep does not fill the memory.
 const MOST_ENTRIES: usize = 1 << 16;
 
 /// What is counted of one (queries, keys, mask), for one head.
@@ -61,6 +63,31 @@ impl Geometries {
         let counted = count();
         self.known.insert(self.key.as_slice().into(), counted);
         counted
+    }
+}
+
+/// Calls whose heads go in sections, which take longer to price than to look up.
+#[derive(Debug, Clone)]
+pub(super) struct Priced {
+    known: HashMap<(KernelKey, TileProfile, Heads, u32), Call, BuildHasherDefault<DefaultHasher>>,
+    enabled: bool,
+}
+
+impl Priced {
+    pub fn new(enabled: bool) -> Self {
+        Self { known: HashMap::default(), enabled }
+    }
+
+    /// [`Kernel::call`].
+    pub fn call(&mut self, kernel: &Kernel, profile: &TileProfile, heads: Heads, carries: u32) -> Call {
+        if !self.enabled || heads.section.is_none() || profile.lightest == profile.heaviest {
+            return kernel.call(profile, heads, carries);
+        }
+        if self.known.len() >= MOST_ENTRIES {
+            self.known.clear();
+        }
+        let key = (kernel.key(), *profile, heads, carries);
+        *self.known.entry(key).or_insert_with(|| kernel.call(profile, heads, carries))
     }
 }
 
