@@ -1,10 +1,9 @@
 //! Calls whose heads go through the queue in sections: how many heads a section has, and how long such a call takes.
 //!
 //! A section's work items are handed out longest first, those of all its heads side by side, and the next section's follow.
-//! Short items at the end of one section level what its long ones left uneven; the last one has nothing behind it, and may
-//! have few heads. So a call takes at least `SMs' time of the earlier sections + heaviest item`, and how evenly the last one
-//! ends depends on its rounds: with items that fall in length, every second round evens out the one before it. The last two
-//! sections are therefore dealt out to groups of SMs, items of middle lengths by what is known of them.
+//! Behind the last section there is nothing that evens out its end: a call takes at least the SMs' time of the sections before
+//! it and its heaviest item. And where items fall in length, each second round of all SMs evens out the one before it, but not an odd
+//! one. So the last two sections are dealt out, in bundles to groups of SMs.
 
 use std::collections::VecDeque;
 
@@ -13,9 +12,10 @@ use crate::config::cluster::{Dtype, Sections};
 use crate::tiles::TileProfile;
 use crate::units::Bytes;
 
-/// Groups of SMs that items are dealt out to: a group takes as many at a time as it has SMs.
+/// Groups of SMs that items are dealt out to; a group takes as many at a time as it has SMs. Of an H200, groups of six are as near
+/// to the queue as single SMs are.
 const GROUPS: u64 = 22;
-/// Rounds of all SMs from which a section by itself ends evenly.
+/// Rounds of all SMs beyond which sections end evenly, whatever their number.
 const ROUNDS: u64 = 16;
 
 /// Keys and values of one kv head.
@@ -28,7 +28,7 @@ impl Heads {
     /// `tiles` query tiles: as many heads as the cache keeps keys and values of, but enough items for all SMs; sections of
     /// equal size, the last one aside, and a multiple of the heads of a group.
     pub fn in_sections(self, rule: Sections, (group, bytes): (u64, Bytes), tiles: u64, sms: u32) -> Self {
-        let cached = rule.cache.0 / bytes.0.max(1) * group;
+        let cached = (rule.cache.0 / bytes.0.max(1)).saturating_mul(group);
         let filling = (u64::from(rule.items_an_sm) * u64::from(sms)).div_ceil(tiles.max(1));
         let wanted = cached.max(filling).max(group).min(self.separate).max(1);
         let sections = self.separate.div_ceil(wanted).max(1);
@@ -40,10 +40,10 @@ impl Heads {
 /// A call's work items: `rows` of each of `heads`, of which `section` are dealt out side by side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Queue {
-    pub rows: u64,
-    pub heads: u64,
-    pub section: u64,
-    pub sms: u64,
+    rows: u64,
+    heads: u64,
+    section: u64,
+    sms: u64,
 }
 
 /// Of the work items of one head: how long the first and the last one take, and their sum.
@@ -64,8 +64,8 @@ impl Lengths {
 impl Queue {
     /// That of a call of such heads; nothing where they are one queue, or there is nothing to do.
     pub fn of(profile: &TileProfile, heads: Heads, sms: u32) -> Option<Self> {
-        let section = heads.section.filter(|_| profile.rows > 0 && heads.separate > 0)?;
-        Some(Self { rows: profile.rows, heads: heads.separate, section, sms: u64::from(sms.max(1)) })
+        let (rows, section, heads) = (profile.rows, heads.section?.max(1), heads.separate);
+        (rows > 0 && heads > 0).then(|| Self { rows, heads, section, sms: u64::from(sms.max(1)) })
     }
 
     /// How often each length counts in the time from the first item's start to the last one's end: the latest of what the
@@ -73,23 +73,17 @@ impl Queue {
     /// of SMs.
     pub fn times(&self, lengths: &Lengths) -> Lengths {
         let items = self.rows * self.heads;
-        let idle = items.next_multiple_of(self.sms) - items;
-        let (idle, heads) = (self.of_an_sm(idle), self.of_an_sm(self.heads));
-        let spread = Lengths { heaviest: 0.0, lightest: idle, total: heads };
-        let are_equal = lengths.lightest >= lengths.heaviest || !lengths.total.is_finite();
+        let idle = self.of_an_sm(items.next_multiple_of(self.sms) - items);
+        let work = Lengths { heaviest: 0.0, lightest: idle, total: self.of_an_sm(self.heads) };
         let last = self.heads - (self.heads.div_ceil(self.section) - 1) * self.section;
-        let before = self.heads - last;
+        // Equal items have no order.
+        let are_equal = lengths.lightest >= lengths.heaviest;
+        let (before, dealt_out) =
+            if are_equal { (0, None) } else { (self.heads - last, self.dealt_out(lengths, last)) };
         let heaviest = Lengths { heaviest: 1.0, ..self.start(before) };
-        if are_equal {
-            return if lengths.heaviest > lengths.add_up(&spread) { Self::ONE } else { spread };
-        }
-        let candidates = [Some(spread), Some(heaviest), self.dealt_out(lengths, last)];
         let latest = |a: &Lengths, b: &Lengths| lengths.add_up(a).total_cmp(&lengths.add_up(b));
-        candidates.into_iter().flatten().max_by(latest).unwrap_or(spread)
+        [Some(heaviest), dealt_out, Some(work)].into_iter().flatten().max_by(latest).unwrap_or(work)
     }
-
-    /// The heaviest item alone.
-    const ONE: Lengths = Lengths { heaviest: 1.0, lightest: 0.0, total: 0.0 };
 
     fn of_an_sm(&self, all: u64) -> f64 {
         all as f64 / self.sms as f64
@@ -119,10 +113,10 @@ impl Queue {
             }
         };
         let groups = GROUPS.min(self.sms);
-        let round = self.of_an_sm(self.rows * (ahead + last));
+        let bundles = (self.rows * (ahead + last) * groups).div_ceil(self.sms);
         let mut ends = Ends::new(lengths, self.starts(self.heads - last - ahead, groups));
         let (mut from, mut covered_before) = (0.0, 0.0);
-        for bundle in 1..=(round * groups as f64).ceil() as u64 {
+        for bundle in 1..=bundles {
             let to = ((bundle * self.sms) as f64 / groups as f64).min(first + second);
             let covered = covered(to);
             let more = (covered - covered_before) / (to - from) - sizes.mean;

@@ -195,6 +195,23 @@ fn sections_are_whole_groups_that_fit_the_cache() {
 }
 
 #[test]
+fn no_rate_takes_for_ever_and_nothing_takes_no_time() {
+    let kernel = Kernel::new(&KernelRow { rate: FlopsPerSec(0.0), ..row(Some(HOPPER)) }, SMS);
+    for pattern in [Pattern::Causal, Pattern::Full] {
+        let profile = Blocks::square(pattern, &[24 << 10]).profile(kernel.tile());
+        let heads = kernel.query_heads(&profile, (16, 1), 24 << 10);
+        assert_eq!(kernel.call(&profile, heads, 0).time(SMS), SimTime::NEVER);
+        let none = kernel.query_heads(&profile, (0, 1), 24 << 10);
+        assert_eq!(kernel.call(&profile, none, 0).time(SMS), SimTime::ZERO);
+    }
+    let nothing = TileProfile::default();
+    let heads = kernel.query_heads(&nothing, (16, 1), 0);
+    assert_eq!(kernel.call(&nothing, heads, 0).time(SMS), SimTime::ZERO);
+    let huge = Sections { cache: Bytes(u64::MAX), items_an_sm: u32::MAX };
+    assert_eq!(Heads::separate(16).in_sections(huge, (4, Bytes(2)), 1, SMS).section, Some(16));
+}
+
+#[test]
 fn weights_times_constants_are_the_time_of_a_call() {
     // A work item's own time is a full tile's, of a microsecond.
     let full = 1e6;

@@ -214,7 +214,7 @@ mod tests {
                 "only query tiles that are taken one by one",
             ),
             (queue, "sections = { cache = \"32 MiB\" }", "missing `kernels[4].sections.items_an_sm`"),
-            (queue, "sections = { cache = 32, items_an_sm = 4 }", "cache` is 32"),
+            (queue, "sections = { cache = 32, items_an_sm = 4 }", "`32` has no unit"),
             (queue, "sections = { cache = \"32 MiB\", items_an_sm = 0.5 }", "a whole number from 0 to 65536"),
             (queue, "sections = { cache = \"32 MiB\", items_an_sm = 4, head = 1 }", "unknown key"),
             (queue, "sections = 4", "expected a table"),
