@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ringlab_runtime::cuda::Options;
-use ringlab_runtime::machine::{CpuMachine, GpuMachine, Machine};
+use ringlab_runtime::machine::{CpuMachine, GpuMachine, Identity, Machine};
 use ringlab_sim::config::cluster::{Cluster, Priority};
 
 use crate::args::MachineArg;
@@ -78,6 +78,31 @@ pub fn check_cluster(cluster: &Cluster, machine: &dyn Machine) -> Result<()> {
         Some(mismatch) => bail!("{mismatch}; run `ringlab calibrate` on this machine"),
         None => Ok(()),
     }
+}
+
+/// Refuses a cluster of another machine than `machine`, which the points of the report `label` were measured on; what is to be
+/// said of one of the same.
+pub fn check_recorded(cluster: &Cluster, machine: &str, label: &str) -> Result<Vec<String>> {
+    let name = &cluster.name;
+    let Some(calibration) = &cluster.calibration else {
+        let device = &cluster.device.name;
+        let is_same =
+            machine.split_once(" x ").is_some_and(|(_, rest)| rest.starts_with(&format!("{device} (")));
+        if !is_same {
+            bail!("{name} is of another device: {device}, and {label} was measured on {machine}");
+        }
+        return Ok(vec![format!(
+            "{name} was not measured on any machine: its predictions have no intervals"
+        )]);
+    };
+    let measured = Identity::of(calibration);
+    let Identity { device, devices, .. } = &measured;
+    if !machine.starts_with(&format!("{devices} x {device} (")) {
+        bail!("{name} was measured on another machine: {measured}, and {label} on {machine}");
+    }
+    let are_equal = machine == measured.to_string();
+    let note = || format!("versions differ: {name} was measured on {measured}, and {label} on {machine}");
+    Ok((!are_equal).then(note).into_iter().collect())
 }
 
 #[cfg(test)]

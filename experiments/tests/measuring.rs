@@ -1,6 +1,9 @@
 //! calibrate and validate on this processor's threads: the whole loop without a GPU. Machines that run tests are noisy, so the
 //! bound is loose; what is exact is held exactly.
 
+#[path = "measuring/recorded.rs"]
+mod recorded;
+
 use std::path::Path;
 
 use assert_cmd::Command;
@@ -42,7 +45,7 @@ fn assert_described(report: &Value) {
     let errors: Vec<String> =
         validator.iter_errors(report).map(|e| format!("{}: {e}", e.instance_path())).collect();
     assert!(errors.is_empty(), "{errors:?}");
-    for place in ["", "/points/0", "/classes/0"] {
+    for place in ["", "/points/0", "/classes/0", "/measured_in"] {
         let Some(keys) = report.pointer(place).and_then(Value::as_object) else { continue };
         for key in keys.keys() {
             let mut without = report.clone();
@@ -83,6 +86,7 @@ fn a_processor_is_calibrated_predicted_and_measured() {
     let (code, report, error) = validate(&path, &["--schedule", "ring,zigzag,striped", "--cp", "2"]);
     assert_eq!(code, Some(0), "{error}");
     assert_described(&report);
+    recorded::assert_predicted_alike(&path, &report);
     let points = report["points"].as_array().unwrap();
     assert_eq!(points.len(), 12, "three schedules, two passes, plain and grouped heads");
     let errors: Vec<f64> = points.iter().map(|p| number(p, "error")).collect();

@@ -4,7 +4,9 @@ mod cpu;
 mod gpu;
 mod rows;
 
-use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse, Sections};
+use std::fmt;
+
+use ringlab_sim::config::cluster::{Calibration, Cluster, Grid, Items, KernelUse, Sections};
 use ringlab_sim::engine::Load;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
@@ -12,7 +14,7 @@ use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::timeline::{SpanKind, Timeline};
 use ringlab_sim::units::SimTime;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 use thiserror::Error;
 
@@ -36,7 +38,19 @@ pub struct Identity {
     pub versions: String,
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {} ({})", self.devices, self.device, self.versions)
+    }
+}
+
 impl Identity {
+    /// The machine that a cluster's constants were measured on.
+    pub fn of(calibration: &Calibration) -> Self {
+        let Calibration { device, devices, versions, .. } = calibration;
+        Self { device: device.clone(), devices: *devices, versions: versions.clone() }
+    }
+
     /// Why figures of `cluster` are not this machine's; `None` if they are, or if the cluster was never measured.
     pub fn mismatch(&self, cluster: &Cluster) -> Option<String> {
         let calibration = cluster.calibration.as_ref()?;
@@ -142,7 +156,7 @@ pub enum Coverage {
 }
 
 /// How attention calls follow each other on a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Launching {
     /// One call a step.

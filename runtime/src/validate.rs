@@ -3,29 +3,27 @@
 //! The matrix is made of schedules only; [`crate::calibrate`] measures none of them.
 
 mod classes;
+mod comparison;
 mod matrix;
 mod point;
+mod recorded;
 #[cfg(test)]
 mod tests;
 
 use ringlab_sim::config::cluster::{Cluster, NoKernel};
 use ringlab_sim::engine::{self, Load, SimError, SimOptions};
-use ringlab_sim::interval::{Interval, interval};
-use ringlab_sim::metrics::Metrics;
-use ringlab_sim::plan::Plan;
 use ringlab_sim::schedule::BuildError;
-use ringlab_sim::timeline::{Span, SpanKind, Timeline};
-use ringlab_sim::units::SimTime;
 use serde::Serialize;
-use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
 pub use classes::Class;
 pub use matrix::{Filter, matrix, ranks};
 pub use point::Point;
+pub use recorded::{Origin, Recorded, RecordedCall, RecordedPoint, predict_anew};
 
-use crate::machine::{Launching, Machine, MachineError, predicted_under};
+use crate::machine::{Launching, Machine, MachineError};
 use crate::outcome::median;
+use comparison::{Measured, Predicted};
 
 /// Why a validation ended.
 #[derive(Debug, Error)]
@@ -81,10 +79,11 @@ pub struct Compared {
     pub predicted_exposed_s: f64,
     /// Exposed communication of the worst rank, measured, in seconds.
     pub measured_exposed_s: f64,
-    /// Median of `|predicted / measured - 1|` over the attention calls of all ranks and steps.
-    pub median_step_error: f64,
+    /// Median of `|predicted / measured - 1|` over the attention calls of all ranks and steps; `null` where no call's time is
+    /// known.
+    pub median_step_error: Option<f64>,
     /// The largest of them.
-    pub worst_step_error: f64,
+    pub worst_step_error: Option<f64>,
     /// Every attention call, rank by rank; none where there are more than [`MOST_CALLS`].
     pub calls: Vec<Call>,
     /// How they were loaded, which is also what was predicted where the cluster knows a clock.
@@ -192,23 +191,18 @@ fn compare(
     }
     let failed = |source| ValidateError::Predict { point: point.to_string(), source };
     let load = machine.load(&plan, point.launching);
-    let options = SimOptions { load: predicted_under(load, cluster), ..SimOptions::default() };
-    let predicted = engine::simulate(&plan, cluster, &options).map_err(failed)?;
-    let makespan = |c: &Cluster| Ok(engine::simulate(&plan, c, &options)?.makespan);
-    let bars = interval(cluster, predicted.makespan, makespan).map_err(failed)?;
+    let predicted = Predicted::of((&plan, point.launching), cluster, load).map_err(failed)?;
     let most = LONG.iter().find(|(tokens, _)| point.seq_len >= *tokens).map_or(u32::MAX, |&(_, most)| most);
     let repeats = machine.sizes().repeats.min(most);
     let runs = machine.run(&plan, point.launching, repeats)?;
-    let spread = runs.spread();
-    let loaded = |compared| Compared { load, loaded_s: runs.loaded_s, duty: runs.duty, ..compared };
     if point.launching == Launching::Virtual {
         let mut group = engine::Machine::new(cluster, point.cp, &SimOptions::default()).map_err(failed)?;
         let timeline = group.replay(&plan, &runs.timeline).map_err(failed)?;
-        let measured = (&timeline, timeline.makespan, spread);
-        return Ok(Ok(loaded(compared(point, &plan, (&predicted, bars), measured))));
+        let measured = Measured::of(&predicted, &timeline, timeline.makespan, (&runs, load));
+        return Ok(Ok(predicted.against(point, measured)));
     }
-    let measured = median(&runs.makespans);
-    Ok(Ok(loaded(compared(point, &plan, (&predicted, bars), (&runs.timeline, measured, spread)))))
+    let measured = Measured::of(&predicted, &runs.timeline, median(&runs.makespans), (&runs, load));
+    Ok(Ok(predicted.against(point, measured)))
 }
 
 /// The cluster with a device for every virtual rank, all as fast as the first, which computes for all and exchanges nothing
@@ -224,61 +218,6 @@ fn on_enough(cluster: &Cluster, point: &Point) -> Cluster {
         cluster.kernels.iter_mut().for_each(|row| row.linked = None);
     }
     cluster
-}
-
-fn compared(
-    point: &Point,
-    plan: &Plan,
-    (predicted, bars): (&Timeline, Option<Interval>),
-    (timeline, measured, spread): (&Timeline, SimTime, f64),
-) -> Compared {
-    let (before, after) = (Metrics::of(plan, predicted), Metrics::of(plan, timeline));
-    let calls = calls(predicted, timeline);
-    let errors = || calls.iter().map(|c| (c.predicted_s / c.measured_s - 1.0).abs());
-    let (predicted_s, measured_s) = (predicted.makespan.as_secs_f64(), measured.as_secs_f64());
-    Compared {
-        point: point.clone(),
-        predicted_s,
-        predicted_low_s: bars.map(|b| b.low.as_secs_f64()),
-        predicted_high_s: bars.map(|b| b.high.as_secs_f64()),
-        measured_s,
-        spread,
-        spread_s: spread * measured_s,
-        error: predicted_s / measured_s - 1.0,
-        inside: bars.map(|b| b.contains(measured)),
-        predicted_bubble_ratio: before.bubble_ratio,
-        measured_bubble_ratio: after.bubble_ratio,
-        predicted_exposed_s: before.exposed_comm.as_secs_f64(),
-        measured_exposed_s: after.exposed_comm.as_secs_f64(),
-        median_step_error: if calls.is_empty() {
-            0.0
-        } else {
-            Data::new(errors().collect::<Vec<_>>()).median()
-        },
-        worst_step_error: errors().fold(0.0, f64::max),
-        calls: if calls.len() > MOST_CALLS { Vec::new() } else { calls },
-        load: Load::Sustained,
-        loaded_s: 0.0,
-        duty: 0.0,
-    }
-}
-
-/// Every attention call that both timelines have, with times that are not zero.
-fn calls(predicted: &Timeline, measured: &Timeline) -> Vec<Call> {
-    let of = |t: &Timeline| {
-        let attends = |s: &&Span| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward);
-        let mut calls: Vec<Span> = t.spans.iter().filter(attends).copied().collect();
-        calls.sort_by_key(|s| (s.rank, s.op));
-        calls
-    };
-    let measured = of(measured);
-    let call = |one: Span| {
-        let at = measured.binary_search_by_key(&(one.rank, one.op), |s| (s.rank, s.op)).ok()?;
-        let [predicted_s, measured_s] = [one, measured[at]].map(|s| s.duration().as_secs_f64());
-        let are_times = predicted_s > 0.0 && measured_s > 0.0;
-        are_times.then_some(Call { rank: one.rank, step: one.step, predicted_s, measured_s })
-    };
-    of(predicted).into_iter().filter_map(call).collect()
 }
 
 impl Report {

@@ -9,7 +9,7 @@ mod op;
 mod scores;
 mod tensor;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use op::{Access, Op, OpKind, Projection};
 pub use scores::Scores;
@@ -210,7 +210,7 @@ pub struct Message {
 }
 
 /// How messages travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// Copy engines: sends and receives are independent, no SM is held.

@@ -74,11 +74,19 @@ Examples:
   ringlab validate --cluster laptop.toml
   ringlab validate --cluster laptop.toml --schedule ring,zigzag --max-mape 25 --max-error 60
   ringlab validate --cluster node.toml --backend cuda --limit 240 --launching stepwise,virtual
-  ringlab validate --cluster laptop.toml --format json -o validation.json --plot validation.svg")]
+  ringlab validate --cluster laptop.toml --format json -o validation.json --plot validation.svg
+  ringlab validate --cluster laptop.toml --measured validation.json --max-bias 2")]
 pub struct ValidateArgs {
     /// Calibrated cluster of this machine.
     #[arg(long, value_name = "FILE.toml")]
     pub cluster: String,
+    /// Predict the points of an earlier report (--format json) anew and hold them against what it measured: no machine is needed.
+    /// The cluster must be of the same device and number of devices.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["backend", "load", "limit"])]
+    pub measured: Option<PathBuf>,
+    /// Cluster on whose links the report's virtual ranks were put: they are predicted on those too [default: --cluster].
+    #[arg(long, value_name = "NAME|FILE.toml", requires = "measured")]
+    pub links_of: Option<String>,
     /// What executes the plans.
     #[arg(long, value_enum, default_value = "cpu")]
     pub backend: MachineArg,
@@ -125,6 +133,9 @@ pub struct ValidateArgs {
     /// Fail (exit 1) if any point's error is above so many percent.
     #[arg(long, value_name = "PERCENT")]
     pub max_error: Option<f64>,
+    /// Fail (exit 1) if the mean error, with its sign, is more than so many percent from zero.
+    #[arg(long, value_name = "PERCENT")]
+    pub max_bias: Option<f64>,
     /// Draw predicted against measured: SVG or PNG by the file's ending.
     #[arg(long, value_name = "FILE.svg|FILE.png")]
     pub plot: Option<PathBuf>,

@@ -66,6 +66,13 @@ fn allows<T: PartialEq>(list: &[T], value: &T) -> bool {
 }
 
 impl Filter {
+    /// Whether it leaves a point that was run: as in the matrix, but for ranks, of which those of real devices and virtual ones
+    /// are each restricted only by a list that names some.
+    pub fn leaves(&self, point: &Point) -> bool {
+        let ranks = if point.launching == Launching::Virtual { &self.virtual_cp } else { &self.cp };
+        allows(ranks, &point.cp) && self.allows(point)
+    }
+
     fn allows(&self, point: &Point) -> bool {
         allows(&self.schedules, &point.schedule)
             && allows(&self.sequences, &point.seq_len)

@@ -1,3 +1,5 @@
+use ringlab_sim::plan::Plan;
+
 use super::*;
 use crate::cuda::CudaError;
 use crate::machine::{CpuMachine, Identity, LaunchCosts, MachineKernel, Runs, Sizes};
@@ -18,8 +20,8 @@ fn at(schedule: &str, predicted_s: f64, measured_s: f64, inside: Option<bool>) -
         measured_bubble_ratio: 0.0,
         predicted_exposed_s: 0.0,
         measured_exposed_s: 0.0,
-        median_step_error: 0.0,
-        worst_step_error: 0.0,
+        median_step_error: None,
+        worst_step_error: None,
         calls: Vec::new(),
         load: Load::Sustained,
         loaded_s: 0.0,
@@ -129,7 +131,7 @@ fn calls_are_listed_rank_by_rank() {
     let calls: Vec<(u32, u32)> = report.points[0].calls.iter().map(|c| (c.rank, c.step)).collect();
     assert_eq!(calls, [(0, 0), (1, 0), (1, 1)]);
     let errors = report.points[0].calls.iter().map(|c| (c.predicted_s / c.measured_s - 1.0).abs());
-    assert_eq!(errors.fold(0.0, f64::max), report.points[0].worst_step_error);
+    assert_eq!(errors.reduce(f64::max), report.points[0].worst_step_error);
 }
 
 #[test]

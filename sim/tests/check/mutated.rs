@@ -47,7 +47,7 @@ fn small_plan() -> impl Strategy<Value = (Plan, Pattern)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(400), ..ProptestConfig::default() })]
 
     #[test]
     fn correct_plans_are_correct_in_every_order((plan, pattern) in small_plan()) {

@@ -79,7 +79,7 @@ fn every_window_and_grid() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(400), ..ProptestConfig::default() })]
     #[test]
     fn random_problems(
         choice in any::<prop::sample::Index>(), pattern in 0usize..3, width in 1u64..60, ranks in 1u32..17,

@@ -1,6 +1,7 @@
 //! The table of attention kernels, and the names of its columns.
 
-use serde::{Serialize, Serializer};
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::field::Keyword;
 use crate::units::{Bytes, FlopsPerSec, SimTime};
@@ -237,6 +238,14 @@ macro_rules! text_is_name {
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                let unknown = || D::Error::invalid_value(Unexpected::Str(&text), &Self::listed().as_str());
+                Self::from_name(&text).ok_or_else(unknown)
             }
         }
     )*};

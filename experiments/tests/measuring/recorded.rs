@@ -1,0 +1,322 @@
+//! Reports of earlier measurements, predicted anew without the machine: those of two H200s in `experiments/results`, and what is
+//! refused.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{assert_described, number, ringlab, text};
+
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/h200-validation-2026-11-30");
+
+/// A cluster and a report of its validation.
+struct Files {
+    cluster: PathBuf,
+    report: PathBuf,
+}
+
+fn two_h200s(which: &str) -> Files {
+    let folder = Path::new(RESULTS).join(which);
+    Files { cluster: folder.join("calibrated.toml"), report: folder.join("validate.json") }
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Exit code, standard output and standard error.
+fn predict(files: &Files, more: &[&str]) -> (Option<i32>, String, String) {
+    let [cluster, report] = [&files.cluster, &files.report].map(|path| path.to_str().unwrap());
+    let done = ringlab(&[&["validate", "--cluster", cluster, "--measured", report], more].concat());
+    (done.status.code(), text(&done.stdout), text(&done.stderr))
+}
+
+fn points(report: &Value) -> &Vec<Value> {
+    report["points"].as_array().unwrap()
+}
+
+/// The measurements of `report`, which was made just now, are predicted as they were then, step by step.
+pub fn assert_predicted_alike(cluster: &Path, report: &Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Files { cluster: cluster.to_owned(), report: folder.path().join("report.json") };
+    std::fs::write(&files.report, report.to_string()).unwrap();
+    let (code, again, error) = predict(&files, &["--format", "json"]);
+    assert_eq!((code, error.as_str()), (Some(0), ""));
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_described(&again);
+    assert_eq!(again["machine"], report["machine"]);
+    let name = &report["cluster"];
+    assert_eq!(again["measured_in"], json!({ "file": files.report, "cluster": name, "links_of": name }));
+    assert_eq!(points(&again).len(), points(report).len());
+    for (now, then) in points(&again).iter().zip(points(report)) {
+        let then = then.as_object().unwrap();
+        for (key, value) in then.iter().filter(|(key, _)| *key != "calls") {
+            assert_alike(&now[key], value, key);
+        }
+        let calls = |point: &Value| point["calls"].as_array().unwrap().clone();
+        let then = calls(&Value::Object(then.clone()));
+        assert_eq!(calls(now).len(), then.len());
+        for (now, then) in calls(now).iter().zip(&then) {
+            for key in ["rank", "step", "predicted_s", "measured_s"] {
+                assert_alike(&now[key], &then[key], key);
+            }
+        }
+    }
+}
+
+/// Equal but for the last digit of a number.
+fn assert_alike(now: &Value, then: &Value, key: &str) {
+    match (now.as_f64(), then.as_f64()) {
+        (Some(now), Some(then)) => {
+            assert!((now - then).abs() <= 1e-12 * then.abs(), "{key}: {now}, not {then}");
+        }
+        _ => assert_eq!(now, then, "{key}"),
+    }
+}
+
+/// Mean of magnitudes, largest, and mean.
+fn summary(errors: &[f64]) -> [f64; 3] {
+    let n = errors.len() as f64;
+    let magnitudes = || errors.iter().map(|e| e.abs());
+    [magnitudes().sum::<f64>() / n, magnitudes().fold(0.0, f64::max), errors.iter().sum::<f64>() / n]
+}
+
+/// What earned `h200-nvl2-validated` its name, with the model of today: the aims of docs/calibration.md.
+#[test]
+fn what_two_h200s_measured_is_predicted_today() {
+    for which in ["fifth", "sixth"] {
+        let measured = two_h200s(which);
+        let links_of = measured.cluster.to_str().unwrap();
+        let files = Files {
+            cluster: two_h200s(&format!("{which}-refitted")).cluster,
+            report: measured.report.clone(),
+        };
+        let (code, found, error) = predict(&files, &["--links-of", links_of, "--format", "json"]);
+        assert_eq!(code, Some(0), "{which}: {error}");
+        let (found, recorded): (Value, Value) = (serde_json::from_str(&found).unwrap(), read(&files.report));
+        assert_eq!(points(&found).len(), points(&recorded).len(), "{which}: {}", found["left_out"]);
+        assert_described(&found);
+        // Judged by predictions of today and times of the report, not by their summary.
+        let pairs = points(&found).iter().zip(points(&recorded));
+        let errors: Vec<f64> =
+            pairs.map(|(now, then)| number(now, "predicted_s") / number(then, "measured_s") - 1.0).collect();
+        let [mape, worst, bias] = summary(&errors);
+        assert!(mape <= 0.03 && worst <= 0.08 && bias.abs() <= 0.015, "{which}: {mape} {worst} {bias}");
+        for (key, value) in [("mape", mape), ("max_error", worst), ("bias", bias)] {
+            assert!((number(&found, key) - value).abs() < 1e-9, "{which}: {key}");
+        }
+        assert!(number(&found, "speedup_mape") <= 0.02 && number(&found, "coverage") >= 0.9, "{which}");
+    }
+}
+
+#[test]
+fn steps_have_no_error_where_their_times_were_not_recorded() {
+    // The fifth lists no calls; the sixth those of all points but nine, which have more than 64.
+    for (which, without) in [("fifth", 117), ("sixth", 9)] {
+        let (_, found, _) = predict(&two_h200s(which), &["--format", "json"]);
+        let found: Value = serde_json::from_str(&found).unwrap();
+        let is_without = |p: &&Value| p["median_step_error"].is_null() && p["worst_step_error"].is_null();
+        assert_eq!(points(&found).iter().filter(is_without).count(), without, "{which}");
+    }
+}
+
+/// What is true of a point.
+type Is = fn(&Value) -> bool;
+
+fn is_real(point: &Value) -> bool {
+    point["launching"] != "virtual"
+}
+
+#[test]
+fn options_leave_a_part_of_a_report() {
+    let files = two_h200s("sixth");
+    let recorded = read(&files.report);
+    let cases: [(&[&str], Is); 9] = [
+        (&["--schedule", "ring"], |p| p["schedule"] == "ring"),
+        (&["--seq", "64Ki"], |p| p["seq_len"] == 65536),
+        (&["--pass", "backward"], |p| p["pass"] == "backward"),
+        (&["--kv-heads", "4"], |p| p["kv_heads"] == 4),
+        (&["--head-dim", "64"], |p| p["head_dim"] == 64),
+        (&["--transport", "nccl"], |p| p["transport"] == "nccl"),
+        (&["--launching", "fused"], |p| p["launching"] == "fused"),
+        (&["--virtual", "4,64"], |p| is_real(p) || p["cp"] == 4 || p["cp"] == 64),
+        (&["--cp", "2", "--virtual", "8", "--seq", "64Ki"], |p| {
+            (is_real(p) || p["cp"] == 8) && p["seq_len"] == 65536
+        }),
+    ];
+    for (options, is_left) in cases {
+        let (code, found, error) = predict(&files, &[options, &["--format", "json"]].concat());
+        assert_eq!(code, Some(0), "{options:?}: {error}");
+        let found: Value = serde_json::from_str(&found).unwrap();
+        let left: Vec<&Value> = points(&recorded).iter().filter(|p| is_left(p)).collect();
+        assert!(!left.is_empty() && left.len() < points(&recorded).len(), "{options:?}");
+        let times = |points: &[&Value]| points.iter().map(|p| number(p, "measured_s")).collect::<Vec<_>>();
+        assert_eq!(times(&points(&found).iter().collect::<Vec<_>>()), times(&left), "{options:?}");
+    }
+    for (options, said) in [
+        (["--cp", "4"], "has --cp 4; it has 2"),
+        (["--virtual", "5"], "has --virtual 5; it has 4,8,16,64"),
+        (["--seq", "8193"], "it has --seq 8192,16384,32768,65536,131072, --kv-heads 4,16"),
+    ] {
+        let (code, _, error) = predict(&files, &options);
+        assert!(code == Some(2) && error.contains(said), "{options:?}: {error}");
+    }
+}
+
+#[test]
+fn bounds_are_gates() {
+    let files = two_h200s("sixth");
+    let (code, found, error) = predict(&files, &["--max-bias", "0", "--max-mape", "0", "--max-error", "0"]);
+    assert_eq!(code, Some(1));
+    for said in ["the mean error is ", "the largest error is ", "the bias is ", "beyond the 0% of --max-bias"]
+    {
+        assert!(error.contains(said), "{error}");
+    }
+    let file = files.report.to_str().unwrap();
+    let heading = format!(
+        "hgx-h200-calibrated against 2 x NVIDIA H200 (CUDA 13.0 driver, ringlab 0.1.0), as measured earlier ({file})"
+    );
+    assert!(found.contains(&heading), "{found}");
+    assert!(
+        found.contains("virtual points: measured computations on the links of hgx-h200-calibrated"),
+        "{found}"
+    );
+    let (code, _, error) = predict(&files, &["--max-bias", "3", "--max-mape", "3", "--max-error", "8"]);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, _, error) = predict(&files, &["--max-bias", "-1"]);
+    assert!(code == Some(2) && error.contains("--max-bias must be a finite number of percent"), "{error}");
+}
+
+#[test]
+fn virtual_points_are_predicted_on_the_links_that_are_named() {
+    let files = two_h200s("sixth");
+    let times = |more: &[&str]| {
+        let (_, found, error) =
+            predict(&files, &[&["--schedule", "ring", "--format", "json"], more].concat());
+        let found: Value = serde_json::from_str(&found).unwrap_or_else(|_| panic!("{error}"));
+        let of = |is_virtual: bool| {
+            let kind = points(&found).iter().filter(move |p| (p["launching"] == "virtual") == is_virtual);
+            kind.map(|p| number(p, "predicted_s")).collect::<Vec<_>>()
+        };
+        (of(false), of(true), found["measured_in"].clone())
+    };
+    let (real, on_own, _) = times(&[]);
+    let (same, on_pcie, origin) = times(&["--links-of", "pcie-8x-a100"]);
+    assert_eq!(real, same);
+    assert!(on_own.iter().zip(&on_pcie).all(|(own, pcie)| pcie > own), "{on_own:?} {on_pcie:?}");
+    assert_eq!(
+        (&origin["cluster"], &origin["links_of"]),
+        (&json!("hgx-h200-calibrated"), &json!("pcie-8x-a100"))
+    );
+
+    // A report of a report names the cluster that measured.
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("first.json");
+    let options = ["--links-of", "pcie-8x-a100", "--format", "json", "-o", first.to_str().unwrap()];
+    assert_eq!(predict(&files, &options).0, Some(0));
+    let again = Files { cluster: "h200-nvl2-validated".into(), report: first };
+    let (code, found, error) = predict(&again, &["--format", "json"]);
+    assert_eq!(code, Some(0), "{error}");
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["measured_in"]["cluster"], "hgx-h200-calibrated");
+    assert_eq!(found["measured_in"]["links_of"], "h200-nvl2-validated");
+}
+
+#[test]
+fn clusters_of_other_devices_are_refused() {
+    let files = two_h200s("sixth");
+    let with = |cluster: &str, change: &dyn Fn(&mut Value)| {
+        let folder = tempfile::tempdir().unwrap();
+        let report = folder.path().join("report.json");
+        let mut recorded = read(&files.report);
+        change(&mut recorded);
+        std::fs::write(&report, recorded.to_string()).unwrap();
+        let (code, _, error) = predict(&Files { cluster: cluster.into(), report }, &["--seq", "8Ki"]);
+        (code, error)
+    };
+    let own = files.cluster.to_str().unwrap();
+    for (cluster, machine, said) in [
+        ("dgx-h100", "2 x NVIDIA H200 (1)", "dgx-h100 is of another device: NVIDIA H100-SXM5-80GB, and "),
+        (own, "4 x NVIDIA H200 (1)", "was measured on another machine: 2 x NVIDIA H200 (CUDA 13.0"),
+        (own, "2 x NVIDIA H200 NVL (1)", "measured on another machine"),
+        (own, "", "measured on another machine"),
+    ] {
+        let (code, error) = with(cluster, &|report| report["machine"] = json!(machine));
+        assert!(code == Some(2) && error.contains(said), "{cluster} {machine}: {error}");
+    }
+    let (code, error) = with(own, &|report| report["machine"] = json!("2 x NVIDIA H200 (CUDA 14)"));
+    assert!(code == Some(0) && error.contains("versions differ"), "{error}");
+    let (code, error) =
+        with("dgx-h100", &|report| report["machine"] = json!("8 x NVIDIA H100-SXM5-80GB (1)"));
+    assert!(code == Some(0) && error.contains("its predictions have no intervals"), "{error}");
+    assert!(error.contains("dgx-h100 has no [device.power]"), "{error}");
+}
+
+/// What is said of a file of this content, and the file's name.
+fn refused(content: &str) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.json");
+    std::fs::write(&report, content).unwrap();
+    let label = report.display().to_string();
+    let (code, _, error) = predict(&Files { report, ..two_h200s("sixth") }, &[]);
+    assert_eq!(code, Some(2), "{error}");
+    (error, label)
+}
+
+#[test]
+fn what_is_no_report_is_refused_with_its_place() {
+    let (error, label) = refused(" ");
+    assert_eq!(error, format!("error: {label}: the file is empty\n"));
+    let (error, label) = refused("{\"version\": 1,\n  nonsense");
+    assert!(error.contains("not valid JSON: key must be a string"), "{error}");
+    assert!(error.contains(&format!("--> {label}:2:3\n")), "{error}");
+    for (content, said) in [
+        ("[]", "expected a report"),
+        ("{\"version\": 2}", "the report is of version 2, and this program reads version 1"),
+        ("{\"version\": 1}", "missing field"),
+        (r#"{"version": 1, "cluster": "a", "machine": "b", "points": []}"#, "the report has no points"),
+    ] {
+        let (error, _) = refused(content);
+        assert!(error.contains(said), "{content}: {error}");
+    }
+}
+
+#[test]
+fn fields_that_mean_nothing_are_refused_with_their_place() {
+    let recorded = read(&two_h200s("sixth").report);
+    for (key, value, said) in [
+        ("schedule", json!("rung"), "there is no schedule \"rung\""),
+        ("pass", json!("sideways"), "expected one of \"forward\", \"backward\""),
+        ("dtype", json!("bf17"), "expected one of \"bf16\""),
+        ("transport", json!("pigeon"), "expected `copy-engine` or `nccl`"),
+        ("launching", json!("late"), "expected one of `stepwise`"),
+        ("load", json!("heavy"), "expected one of `sustained`"),
+        ("load", Value::Null, "older than points that say how the devices were loaded"),
+        ("measured_s", json!(0.0), "expected a time of 1e-12 to 1e6 seconds"),
+        ("measured_s", json!("1"), "expected f64"),
+        ("cp", json!(0), "expected a whole number from 1 to 1024"),
+        ("seq_len", json!(u64::MAX), "expected a whole number from 1 to 2147483648"),
+        ("heads", json!(-1), "integer `-1`"),
+        ("calls", json!([{ "rank": 0, "step": 0, "measured_s": -1.0 }]), "expected a time"),
+    ] {
+        let mut changed = recorded.clone();
+        let point = changed["points"][0].as_object_mut().unwrap();
+        if value.is_null() {
+            point.remove(key);
+        } else {
+            point.insert(key.into(), value);
+        }
+        let (error, label) = refused(&serde_json::to_string_pretty(&changed).unwrap());
+        assert!(error.contains(said) && error.contains(&format!("--> {label}:")), "{key}: {error}");
+    }
+}
+
+#[test]
+fn options_of_machines_and_of_reports_exclude_each_other() {
+    for option in [["--limit", "3"], ["--backend", "cpu"], ["--load", "cold"]] {
+        let (code, _, error) = predict(&two_h200s("sixth"), &option);
+        assert!(code == Some(2) && error.contains("'--measured <FILE.json>' cannot be used with"), "{error}");
+    }
+    let alone = ringlab(&["validate", "--cluster", "ideal", "--links-of", "ideal"]);
+    assert_eq!(alone.status.code(), Some(2));
+}
