@@ -5,6 +5,7 @@ mod describing;
 mod durations;
 mod exploring;
 mod measuring;
+mod nccl;
 mod numbers;
 mod running;
 mod training;
@@ -27,6 +28,7 @@ pub use benching::{BenchArgs, Kernels};
 pub use describing::{CompletionsArgs, ManArgs, SchemaArgs};
 pub use exploring::{ChartArgs, ExploreArgs, PlotArgs, PlotCommand, SweepArgs};
 pub use measuring::{CalibrateArgs, MachineArg, ValidateArgs};
+pub use nccl::NcclArgs;
 pub use numbers::with_negative_values;
 pub use running::{Backend, CopyArg, MetricsArgs, ModeArg, RunArgs};
 pub use training::TrainArgs;
@@ -298,7 +300,8 @@ pub fn schedules(names: &[String]) -> anyhow::Result<Vec<Schedule>> {
   ringlab simulate --cluster h100-16x8-rail --cp 128 --seq 4Mi --pass forward+backward --format json
   ringlab simulate --mask docs:30000,90000,11072 --pad --plot timeline.png --trace trace.json
   ringlab simulate --straggler any:1.1 --jitter 3% --repeats 200 --seed 7
-  ringlab simulate --cluster tpu-v4-4x4 --slow-link 0-1:4")]
+  ringlab simulate --cluster tpu-v4-4x4 --slow-link 0-1:4
+  ringlab simulate --cluster node.toml --cp 2 --transport nccl --nccl-ctas 8 --nccl-priority high")]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub setup: SetupArgs,
@@ -309,6 +312,8 @@ pub struct SimulateArgs {
     /// How long the GPUs have been loaded, on a cluster whose [device.power] says what that does [default: sustained].
     #[arg(long, value_enum, help_heading = "Machine and model")]
     pub load: Option<LoadArg>,
+    #[command(flatten)]
+    pub nccl: NcclArgs,
     /// Write the timelines as a Chrome trace (ui.perfetto.dev).
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,

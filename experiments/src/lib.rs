@@ -11,6 +11,7 @@ mod grid;
 mod interrupt;
 mod limit;
 mod measured;
+mod nccl;
 mod output;
 mod overrides;
 pub mod papers;

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 pub use self::row::Row;
 use crate::disturbance::{Repeats, Spread};
+use crate::nccl::Nccl;
 use crate::output::FORMAT_VERSION;
 use crate::setup::Setup;
 
@@ -78,6 +79,8 @@ pub struct Report<'a> {
     mask: String,
     results: &'a [Row],
     left_out: &'a [String],
+    /// How NCCL is set up; `null` where messages do not go by it.
+    nccl: Option<Nccl>,
     assumptions: Vec<Constant>,
 }
 
@@ -128,6 +131,7 @@ impl Prediction {
             mask: setup.problem.pattern.to_string(),
             results: &self.rows,
             left_out: &self.left_out,
+            nccl: setup.nccl().map(Nccl::from),
             assumptions: constants(setup),
         }
     }

@@ -1,18 +1,18 @@
 //! From arguments to a problem, a cluster and plans.
 
 use anyhow::{Context, Result, anyhow, bail};
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, NcclSettings};
 use ringlab_sim::config::model::Model;
 use ringlab_sim::config::nearest;
 use ringlab_sim::engine::{Load, SimOptions};
 use ringlab_sim::layout::LayoutError;
 use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::Plan;
+use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::problem::{Pass, Problem, Shape};
 use ringlab_sim::schedule::{self, BuildError, Options, Route, Schedule};
 use ringlab_sim::units::Tokens;
 
-use crate::args::{PassArg, RouteArg, SetupArgs, schedules};
+use crate::args::{NcclArgs, PassArg, RouteArg, SetupArgs, schedules};
 use crate::disturbance::Repeats;
 use crate::documents::MaskArg;
 use crate::overrides;
@@ -36,6 +36,8 @@ pub struct Setup {
     pub repeats: Option<Repeats>,
     /// How long the devices have been loaded.
     pub load: Load,
+    /// The most CTAs of an NCCL transfer, where the cluster was limited to it.
+    nccl_ctas: Option<u32>,
     options: Options,
 }
 
@@ -86,6 +88,7 @@ impl Setup {
             passes,
             repeats: None,
             load: Load::default(),
+            nccl_ctas: None,
             options,
         })
     }
@@ -101,6 +104,24 @@ impl Setup {
             bail!("{} has no [device.power], so --load changes nothing; leave it out", self.cluster.name);
         }
         Ok(Self { load: load.unwrap_or_default(), ..self })
+    }
+
+    /// The same with these settings of NCCL, which must be those of all messages.
+    pub fn with_nccl(mut self, args: &NcclArgs) -> Result<Self> {
+        args.check(self.options.transport == Transport::Nccl)?;
+        if let Some(ctas) = args.ctas {
+            self.cluster = self.cluster.with_nccl_limit(ctas)?;
+        }
+        if let Some(priority) = args.priority {
+            self.cluster.set_nccl_priority(priority.into());
+        }
+        Ok(Self { nccl_ctas: args.ctas, ..self })
+    }
+
+    /// How NCCL is set up, if messages go by it.
+    pub fn nccl(&self) -> Option<NcclSettings> {
+        let settings = NcclSettings { ctas: self.nccl_ctas, priority: self.cluster.fabric.nccl.priority };
+        (self.options.transport == Transport::Nccl).then_some(settings)
     }
 
     /// How its plans are simulated.

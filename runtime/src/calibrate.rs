@@ -17,11 +17,13 @@ pub mod probes;
 pub(crate) mod tests;
 mod transfer;
 
+use std::time::Instant;
+
 use ringlab_sim::config::cluster::{Calibration, Cluster, KernelRow, Quantity, Uncertainty};
 use ringlab_sim::engine::Load;
 use ringlab_sim::plan::{Plan, Transport};
 use ringlab_sim::timeline::{SpanKind, Timeline};
-use ringlab_sim::units::SimTime;
+use ringlab_sim::units::{BytesPerSec, SimTime};
 use serde::Serialize;
 use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
@@ -59,6 +61,12 @@ pub enum CalibrateError {
     /// Sizes that no probe can have.
     #[error("the machine's sizes allow no {0} probe")]
     Sizes(&'static str),
+    /// Messages with times that no link gives.
+    #[error("no bandwidth up to the {0} of its link gives the times of its messages")]
+    Bandwidth(BytesPerSec),
+    /// NCCL has one setting.
+    #[error("the machine's NCCL cannot be set to it")]
+    Unsettable,
     /// It was told to stop.
     #[error("stopped; no file was written")]
     Stopped,
@@ -153,7 +161,7 @@ pub fn calibrate(
     date: &str,
     progress: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Calibrated, CalibrateError> {
-    let identity = machine.identity();
+    let (started, identity) = (Instant::now(), machine.identity());
     let mut cluster = base.clone();
     cluster.name = format!("{}-calibrated", base.name);
     cluster.source =
@@ -188,6 +196,10 @@ pub fn calibrate(
         session.notes.push("one device: links stay as in the base cluster, unmeasured".into());
     }
     session.checks()?;
+    if identity.devices > 1 && session.machine.has_overlap() && session.machine.has_nccl() {
+        // Last, so that all else is measured whatever comes of it.
+        session.nccl_settings(date, started)?;
+    }
     let Session { mut cluster, fits, notes, spreads, .. } = session;
     cluster.calibration = Some(Calibration {
         device: identity.device,

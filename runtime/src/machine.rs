@@ -6,7 +6,7 @@ mod rows;
 
 use std::fmt;
 
-use ringlab_sim::config::cluster::{Calibration, Cluster, Grid, Items, KernelUse, Sections};
+use ringlab_sim::config::cluster::{Calibration, Cluster, Grid, Items, KernelUse, NcclSettings, Sections};
 use ringlab_sim::engine::Load;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
@@ -258,6 +258,12 @@ pub trait Machine {
         false
     }
 
+    /// Lets NCCL transfers have `settings` in all that is run from now on, and says whether it can; if not, nothing has changed.
+    /// A machine starts with the default.
+    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
+        settings == NcclSettings::default()
+    }
+
     /// Whether transfers move beside attention calls without the processor's help.
     fn has_overlap(&self) -> bool {
         true
@@ -323,6 +329,16 @@ impl MachineError {
     pub fn new(plan: &Plan, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let title = format!("{} {} on {} ranks", plan.name, plan.pass, plan.ranks());
         Self { plan: title, source: error.into() }
+    }
+
+    /// Whether the plan did not end, so that others may not either.
+    pub(crate) fn is_hang(&self) -> bool {
+        self.source.downcast_ref::<CudaError>().is_some_and(|cause| {
+            matches!(
+                cause,
+                CudaError::TimedOut { .. } | CudaError::Deadlock { .. } | CudaError::Thread { .. }
+            )
+        })
     }
 
     /// Whether the plan was not begun, for want of something that other plans do not need.

@@ -19,7 +19,7 @@ use thiserror::Error;
 pub use classes::Class;
 pub use matrix::{Filter, matrix, ranks};
 pub use point::Point;
-pub use recorded::{Origin, Recorded, RecordedCall, RecordedPoint, predict_anew};
+pub use recorded::{Origin, Recorded, RecordedCall, RecordedNccl, RecordedPoint, predict_anew};
 
 use crate::machine::{Launching, Machine, MachineError};
 use crate::outcome::median;

@@ -45,6 +45,8 @@ impl Interval {
 /// If errors are normal about zero, `n r^2 / sigma^2` has a chi-square distribution of n degrees of freedom, and the next
 /// error over r is Student's t with as many; `t_n` holds 90% of it. It is 1.645 for many plans, 1.81 for ten and 2.92 for two.
 ///
+/// [`Quantity::NcclLimit`] moves nothing: a limit that is used has become NCCL's bandwidth ([`Cluster::with_nccl`]).
+///
 /// # Errors
 /// What `predict` fails with.
 pub fn interval<E>(
@@ -61,7 +63,7 @@ pub fn interval<E>(
         if of == Quantity::Model {
             repeats += (time * spread).powi(2);
             checked += (time * residual * student::two_sided(SHARE, samples)).powi(2);
-        } else if relative > 0.0 {
+        } else if relative > 0.0 && !matches!(of, Quantity::NcclLimit(_)) {
             let change = predict(&cluster.scaled(of, 1.0 + relative))?.as_secs_f64() - time;
             repeats += (change * spread / relative).powi(2);
             fits += (change * residual / relative).powi(2);

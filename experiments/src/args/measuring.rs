@@ -9,7 +9,7 @@ use ringlab_sim::units::Tokens;
 
 use super::durations::seconds;
 use super::numbers::whole;
-use super::{LoadArg, OutputArgs, PassArg, TransportArg};
+use super::{LoadArg, NcclArgs, OutputArgs, PassArg, TransportArg};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,6 +74,7 @@ Examples:
   ringlab validate --cluster laptop.toml
   ringlab validate --cluster laptop.toml --schedule ring,zigzag --max-mape 25 --max-error 60
   ringlab validate --cluster node.toml --backend cuda --limit 240 --launching stepwise,virtual
+  ringlab validate --cluster node.toml --backend cuda --transport nccl --nccl-ctas 8 --nccl-priority high
   ringlab validate --cluster laptop.toml --format json -o validation.json --plot validation.svg
   ringlab validate --cluster laptop.toml --measured validation.json --max-bias 2")]
 pub struct ValidateArgs {
@@ -81,8 +82,8 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "FILE.toml")]
     pub cluster: String,
     /// Predict the points of an earlier report (--format json) anew and hold them against what it measured: no machine is needed.
-    /// The cluster must be of the same device and number of devices.
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["backend", "load", "limit"])]
+    /// The cluster must be of the same device and number of devices; NCCL is predicted with the settings of the report.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["backend", "load", "limit", "ctas", "priority"])]
     pub measured: Option<PathBuf>,
     /// Cluster on whose links the report's virtual ranks were put: they are predicted on those too [default: --cluster].
     #[arg(long, value_name = "NAME|FILE.toml", requires = "measured")]
@@ -112,6 +113,8 @@ pub struct ValidateArgs {
     /// Only these transports [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub nccl: NcclArgs,
     /// Only these ways of launching attention calls [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
     pub launching: Vec<LaunchingArg>,

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
-use ringlab_sim::config::cluster::Priority;
 use ringlab_sim::units::SimTime;
 
 use super::durations::{milliseconds, seconds};
 use super::numbers::{GPUS, whole};
-use super::{OutputArgs, SetupArgs};
+use super::{NcclArgs, OutputArgs, SetupArgs};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Backend {
@@ -50,14 +49,6 @@ pub enum CopyArg {
     Push,
     /// The receiver's copy engine reads.
     Pull,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum PriorityArg {
-    /// Streams like any other.
-    Normal,
-    /// Transfers' CTAs go before those of waiting kernels.
-    High,
 }
 
 #[derive(Args)]
@@ -142,12 +133,8 @@ pub struct GpuArgs {
     /// Which end of a message copies it; with --transport copy-engine [default: push].
     #[arg(long, value_enum, help_heading = "GPUs")]
     pub copy: Option<CopyArg>,
-    /// Most CTAs, and so SMs, of an NCCL transfer [default: NCCL's choice].
-    #[arg(long, value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=64))]
-    pub nccl_ctas: Option<u32>,
-    /// Priority of the streams of NCCL transfers [default: normal].
-    #[arg(long, value_enum, help_heading = "GPUs")]
-    pub nccl_priority: Option<PriorityArg>,
+    #[command(flatten)]
+    pub nccl: NcclArgs,
     /// All ranks on one GPU, one operation after the other: numbers and memory are real, nothing is said about scaling.
     #[arg(long = "virtual", help_heading = "GPUs")]
     pub is_virtual: bool,
@@ -196,16 +183,6 @@ pub struct MetricsArgs {
     pub hold: bool,
 }
 
-impl GpuArgs {
-    /// Priority of the streams of NCCL transfers.
-    pub fn priority(&self) -> Priority {
-        match self.nccl_priority {
-            None | Some(PriorityArg::Normal) => Priority::Normal,
-            Some(PriorityArg::High) => Priority::High,
-        }
-    }
-}
-
 impl RunArgs {
     /// Notes which of the options that have a default were given.
     pub fn note_sources(&mut self, matches: &ArgMatches) {
@@ -231,12 +208,13 @@ impl RunArgs {
     /// Options that only GPUs have, of those that were given.
     pub fn only_for_gpus(&self) -> Vec<&'static str> {
         let (gpu, place) = (&self.gpu, &self.place);
+        let [ctas, priority] = gpu.nccl.given();
         let given = [
             ("--sustain", self.sustain.is_some()),
             ("--mode", gpu.mode.is_some()),
             ("--copy", gpu.copy.is_some()),
-            ("--nccl-ctas", gpu.nccl_ctas.is_some()),
-            ("--nccl-priority", gpu.nccl_priority.is_some()),
+            ctas,
+            priority,
             ("--virtual", gpu.is_virtual),
             ("--gpus", !gpu.gpus.is_empty()),
             ("--rank", place.rank.is_some()),

@@ -98,6 +98,7 @@ struct Session<'a> {
     done: Vec<Done>,
     left_out: Vec<String>,
     unpredicted: Option<String>,
+    is_predictable: bool,
 }
 
 /// How the passes of a run ended.
@@ -116,7 +117,7 @@ impl<'a> Session<'a> {
         variables: &'a Variables,
         target: Option<Target>,
     ) -> Result<Self> {
-        let mut setup = prepare::setup(args)?;
+        let (mut setup, unknown) = prepare::setup(args)?;
         setup.cp = world.ranks();
         judge::check_size(args, &setup.problem)?;
         if world.launch().processes > 1 && (args.limit.is_some() || args.sustain.is_some()) {
@@ -154,7 +155,8 @@ impl<'a> Session<'a> {
             ranks: Vec::new(),
             done: Vec::new(),
             left_out: Vec::new(),
-            unpredicted: None,
+            unpredicted: unknown.as_ref().map(ToString::to_string),
+            is_predictable: unknown.is_none(),
         })
     }
 
@@ -278,9 +280,10 @@ impl<'a> Session<'a> {
         Ok(results)
     }
 
-    /// The same plan on the cluster's model; nothing for CPU threads, nor for ranks that take turns.
+    /// The same plan on the cluster's model; nothing for CPU threads, nor for ranks that take turns, nor with settings that the
+    /// cluster does not know.
     fn predict(&mut self, plan: &Plan, executed: &Executed) -> Option<Prediction> {
-        if self.args.backend == Backend::Cpu || executed.is_virtual() {
+        if self.args.backend == Backend::Cpu || executed.is_virtual() || !self.is_predictable {
             return None;
         }
         let machine = Machine::new(&self.setup.cluster, plan.ranks(), &SimOptions::default());

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringlab_runtime::validate::{Filter, Origin, Point, Report};
+use ringlab_sim::config::cluster::NcclSettings;
 use ringlab_sim::problem::Pass;
 use serde::Serialize;
 
@@ -19,6 +20,7 @@ use super::Outcome;
 use crate::args::{PassArg, ValidateArgs, schedules};
 use crate::charts::{self, Kind, Request, Table};
 use crate::figures::Picture;
+use crate::nccl::Nccl;
 use crate::output;
 use crate::output::FORMAT_VERSION;
 use row::Row;
@@ -29,6 +31,8 @@ struct Json<'a> {
     cluster: &'a str,
     machine: &'a str,
     measured_in: Option<&'a Origin>,
+    /// How NCCL was set up and predicted; `null` where it was not asked for.
+    nccl: Option<Nccl>,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -40,6 +44,8 @@ struct Validation {
     machine: String,
     /// Where the measurements are from; `None` if they were made now.
     measured_in: Option<Origin>,
+    /// How NCCL was set up and predicted, where that was asked for.
+    nccl: Option<NcclSettings>,
     report: Report,
     /// Points that were to be compared.
     asked: usize,
@@ -59,7 +65,8 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     };
     let Validation { cluster, machine, report, .. } = &validation;
     let measured_in = validation.measured_in.as_ref();
-    let json = Json { version: FORMAT_VERSION, cluster, machine, measured_in, report };
+    let nccl = validation.nccl.map(Nccl::from);
+    let json = Json { version: FORMAT_VERSION, cluster, machine, measured_in, nccl, report };
     let rows: Vec<Row> = report.points.iter().map(Row::from).collect();
     output::emit(&args.out, || table::table(&json), &json, &rows)?;
     if let Some(path) = args.plot.as_deref().filter(|_| !rows.is_empty()) {

@@ -259,6 +259,9 @@ impl Rates {
         if let Some(rate) = self.link {
             let fabric = &mut cluster.fabric;
             (fabric.copy.bandwidth, fabric.nccl.bandwidth) = (rate, rate);
+            for limit in &mut fabric.nccl.limits {
+                limit.bandwidth.0 = limit.bandwidth.0.min(rate.0);
+            }
             match &mut fabric.topology {
                 FabricTopology::Nvswitch { link_bandwidth }
                 | FabricTopology::Torus { link_bandwidth, .. } => {

@@ -119,6 +119,34 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
 }
 
 #[test]
+fn settings_of_nccl_are_what_the_reader_takes() {
+    let validator = validator("cluster");
+    let mut good = value(&presets::cluster_text("h100-2x8-rail").unwrap());
+    let limit = |ctas: u32, lost: f64| json!({ "ctas": ctas, "bandwidth": "70 GB/s", "sms": ctas, "slowed_by_calls": lost, "source": "test" });
+    good["fabric"]["nccl"]["limits"] = json!([limit(4, 0.0), limit(8, 0.99)]);
+    good["fabric"]["nccl"]["high_priority"] = json!({ "sms": 0, "slowed_by_calls": 0.1, "source": "test" });
+    let reads = |text: &str| Cluster::parse("c", text).is_ok();
+    assert!(agree_on_changes("cluster", &good, reads) > 90);
+    let misplaced =
+        (good["fabric"]["nccl"]["limits"].clone(), good["fabric"]["nccl"]["high_priority"].clone());
+    for (at, key, bad) in [
+        ("/fabric/nccl", "limits", json!([])),
+        ("/fabric/nccl/limits/0", "ctas", json!(0)),
+        ("/fabric/nccl/limits/0", "bandwidth", json!(70)),
+        ("/fabric/nccl/limits/1", "slowed_by_calls", json!(1.0)),
+        ("/fabric/nccl/high_priority", "sms", json!(-1)),
+        ("/fabric/copy", "limits", misplaced.0.clone()),
+        ("/fabric/copy", "high_priority", misplaced.1.clone()),
+        ("/network/transport", "limits", misplaced.0),
+        ("/network/transport", "high_priority", misplaced.1),
+    ] {
+        let mut cluster = good.clone();
+        cluster.pointer_mut(at).unwrap()[key] = bad;
+        assert!(!validator.is_valid(&cluster) && !reads(&toml_text(&cluster)), "{at}/{key}");
+    }
+}
+
+#[test]
 fn power_limits_are_what_the_reader_takes() {
     let mut original = value(&presets::cluster_text("hgx-h200").unwrap());
     let limit = |boost: f64, idle: f64, exponent: f64| json!({ "boost": boost, "idle": idle, "exponent": exponent, "source": "measured" });

@@ -7,6 +7,7 @@ use crate::{assert_valid, members, validator, without};
 const RESULTS: &[(&str, &[&str])] = &[
     ("simulate", &["simulate", "--seq", "8Ki", "--pass", "forward+backward"]),
     ("simulate", &["simulate", "--seq", "8Ki", "--jitter", "3%", "--repeats", "3", "--cluster", "ideal"]),
+    ("simulate", &["simulate", "--seq", "8Ki", "--transport", "nccl", "--nccl-priority", "high"]),
     ("check", &["check", "--seq", "4Ki", "--cp", "4"]),
     (
         "run",

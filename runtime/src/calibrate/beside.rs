@@ -4,6 +4,9 @@
 //! shares the time `o`, has lost the share `(t - t0) / o` of its speed on the way; likewise a message. Over all points the sums are divided, so that long overlaps
 //! count most. What NCCL takes are SMs: the share that is lost is that of all of them.
 
+mod model;
+mod nccl;
+
 use ringlab_sim::config::cluster::Grid;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Rank, Transport};

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use ringlab_sim::config::cluster::{
-    Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, Pass, Sections,
+    Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, NcclLimit, NcclSettings, Pass,
+    Sections,
 };
 use ringlab_sim::engine::{self, SimOptions};
 use ringlab_sim::mask::Pattern;
@@ -22,8 +23,15 @@ use crate::machine::{
 };
 use crate::validate::{Filter, matrix};
 
-/// GPUs of these constants.
-pub struct Simulated(pub Cluster);
+/// GPUs of these constants, whose NCCL has these settings.
+pub struct Simulated(pub Cluster, pub NcclSettings);
+
+impl Simulated {
+    /// With the settings that a machine starts with.
+    pub fn new(truth: Cluster) -> Self {
+        Self(truth, NcclSettings::default())
+    }
+}
 
 impl Machine for Simulated {
     fn identity(&self) -> Identity {
@@ -66,8 +74,14 @@ impl Machine for Simulated {
         true
     }
 
+    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
+        self.1 = settings;
+        true
+    }
+
     fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
-        let timeline = engine::simulate(plan, &self.0, &SimOptions::default());
+        let cluster = self.0.with_nccl(self.1).map_err(|error| MachineError::new(plan, error))?;
+        let timeline = engine::simulate(plan, &cluster, &SimOptions::default());
         let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
         Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 1.0 })
     }
@@ -123,11 +137,19 @@ pub fn truth() -> Cluster {
     let (copy, nccl) = (&mut truth.fabric.copy, &mut truth.fabric.nccl);
     (copy.slows_calls, copy.slowed_by_calls) = (0.08, 0.2);
     (nccl.sms, nccl.slowed_by_calls) = (24, 0.12);
+    let limit = |(ctas, gigabytes, sms, slowed_by_calls)| NcclLimit {
+        ctas,
+        bandwidth: BytesPerSec(1e9 * gigabytes),
+        sms,
+        slowed_by_calls,
+        source: "truth".into(),
+    };
+    nccl.limits = [(4, 75.0, 4, 0.0), (8, 140.0, 8, 0.05), (16, 230.0, 17, 0.1)].map(limit).to_vec();
     truth
 }
 
 fn calibrated(truth: Cluster) -> Calibrated {
-    calibrate(&mut Simulated(truth), &preset(), "2026-11-30", &mut |_| true).unwrap()
+    calibrate(&mut Simulated::new(truth), &preset(), "2026-11-30", &mut |_| true).unwrap()
 }
 
 #[track_caller]
@@ -182,7 +204,7 @@ fn a_base_that_has_no_such_node_is_refused_before_anything_is_measured() {
         measured += 1;
         true
     };
-    let error = calibrate(&mut Simulated(truth()), &base, "2026-11-30", &mut progress).unwrap_err();
+    let error = calibrate(&mut Simulated::new(truth()), &base, "2026-11-30", &mut progress).unwrap_err();
     let expected = "`fabric.topology.gpus_per_switch` is 4, expected a whole number from 1 to 2";
     assert!(matches!(error, CalibrateError::Base { devices: 2, .. }), "{error}");
     assert!(error.to_string().contains(expected), "{error}");
@@ -191,7 +213,7 @@ fn a_base_that_has_no_such_node_is_refused_before_anything_is_measured() {
 
 #[test]
 fn a_constant_below_zero_is_named() {
-    let (mut machine, mut progress) = (Simulated(truth()), |_: &str| true);
+    let (mut machine, mut progress) = (Simulated::new(truth()), |_: &str| true);
     let (fits, notes, spreads) = (Vec::new(), Vec::new(), Vec::new());
     let mut session =
         Session { machine: &mut machine, cluster: preset(), fits, notes, spreads, progress: &mut progress };
@@ -208,7 +230,7 @@ fn shape() -> Shape {
 #[test]
 fn calls_beside_messages_are_no_schedules() {
     let filter = Filter { cp: vec![2], sequences: vec![16 << 10], ..Filter::default() };
-    let points = matrix(&Simulated(truth()), &filter);
+    let points = matrix(&Simulated::new(truth()), &filter);
     let plans: Vec<Plan> = points.iter().map(|point| point.plan().unwrap()).collect();
     assert!(plans.len() > 10);
     for transport in [Transport::CopyEngine, Transport::Nccl] {
@@ -280,7 +302,7 @@ impl Machine for Breaks {
 
 #[test]
 fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
-    let mut machine = Breaks(Simulated(truth()));
+    let mut machine = Breaks(Simulated::new(truth()));
     let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
     let named = found.notes.iter().filter(|n| n.contains("between messages") && n.contains("out of order"));
     assert_eq!(named.count(), 3, "{:?}", found.notes);
@@ -324,7 +346,7 @@ impl Machine for OneSlow {
 
 #[test]
 fn copies_between_all_pairs_are_held_against_the_first_one() {
-    let four = || Simulated(Cluster { gpus_per_node: 4, ..truth() });
+    let four = || Simulated::new(Cluster { gpus_per_node: 4, ..truth() });
     let pairs = |found: &Calibrated| found.fits.iter().find(|fit| fit.what == "copies, all pairs").cloned();
     let even = calibrate(&mut four(), &preset(), "2026-11-30", &mut |_| true).unwrap();
     let fit = pairs(&even).unwrap();
@@ -336,6 +358,6 @@ fn copies_between_all_pairs_are_held_against_the_first_one() {
     assert_eq!(named.len(), 3 + 1, "{named:?}");
     assert!(named[0].contains("0 and 3") && named[0].contains("-9.1%"), "{named:?}");
     // Two GPUs are one pair.
-    let two = calibrate(&mut Simulated(truth()), &preset(), "2026-11-30", &mut |_| true).unwrap();
+    let two = calibrate(&mut Simulated::new(truth()), &preset(), "2026-11-30", &mut |_| true).unwrap();
     assert!(pairs(&two).is_none());
 }

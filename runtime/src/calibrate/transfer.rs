@@ -111,7 +111,13 @@ impl Session<'_> {
         (shape, tokens, Tensor::KeyValue.bytes(&shape, tokens, 1))
     }
 
-    fn message(&mut self, bytes: u64, ways: Ways, transport: Transport) -> Result<Sample, CalibrateError> {
+    /// A message of about so many bytes each way of `ways`, of which the slower one counts.
+    pub(super) fn message(
+        &mut self,
+        bytes: u64,
+        ways: Ways,
+        transport: Transport,
+    ) -> Result<Sample, CalibrateError> {
         let (shape, tokens, sent) = self.sized(bytes);
         let plan = probes::message(shape, tokens, ways, transport).ok_or(CalibrateError::Sizes("message"))?;
         self.sample(

@@ -233,3 +233,15 @@ impl Comm {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_reaches_the_communicator_and_nothing_else_is_set() {
+        let limited = config(&Nccl { max_ctas: Some(8), ..Nccl::default() });
+        assert_eq!((limited.maxCTAs, limited.minCTAs, limited.cgaClusterSize), (8, UNDEFINED, UNDEFINED));
+        assert_eq!(config(&Nccl::default()), sys::ncclConfig_t { maxCTAs: UNDEFINED, ..limited });
+    }
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ringlab_kernels::variant::Path;
+use ringlab_sim::config::cluster::{NcclSettings, Priority};
 use ringlab_sim::plan::Rank;
 use ringlab_sim::units::{Bytes, SimTime};
 
@@ -58,6 +59,14 @@ impl Default for Options {
             deterministic: false,
             kernels: None,
         }
+    }
+}
+
+impl Options {
+    /// Lets plans for NCCL have `settings`; who the process is stays.
+    pub fn set_nccl(&mut self, NcclSettings { ctas, priority }: NcclSettings) {
+        self.nccl.max_ctas = ctas;
+        self.nccl.high_priority = priority == Priority::High;
     }
 }
 
@@ -190,5 +199,22 @@ impl Measured {
     pub fn makespan(&self) -> SimTime {
         let all = if self.unrecorded.is_empty() { &self.makespans } else { &self.unrecorded };
         median(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_nccl_are_set_and_taken_back() {
+        let world = Some(NcclWorld { unique_id: [7; 128], ranks: vec![1] });
+        let nccl = |max_ctas, high_priority| Nccl { max_ctas, high_priority, world: world.clone() };
+        let mut options = Options { nccl: nccl(None, false), ..Options::default() };
+        let as_it_was = options.clone();
+        options.set_nccl(NcclSettings { ctas: Some(8), priority: Priority::High });
+        assert_eq!(options, Options { nccl: nccl(Some(8), true), ..as_it_was.clone() });
+        options.set_nccl(NcclSettings::default());
+        assert_eq!(options, as_it_was);
     }
 }

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use ringlab_kernels::gpu::Device;
+use ringlab_sim::config::cluster::NcclSettings;
 use ringlab_sim::engine::Load;
 use ringlab_sim::plan::{Op, OpKind, Plan, Program};
 use ringlab_sim::problem::Dtype;
@@ -154,6 +155,14 @@ impl Machine for GpuMachine {
 
     fn has_nccl(&self) -> bool {
         cuda::has_nccl()
+    }
+
+    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
+        let can = settings == NcclSettings::default() || self.has_nccl();
+        if can {
+            self.options.set_nccl(settings);
+        }
+        can
     }
 
     fn has_fused(&self) -> bool {

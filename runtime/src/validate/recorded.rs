@@ -5,7 +5,7 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
-use ringlab_sim::config::cluster::{Cluster, NoKernel};
+use ringlab_sim::config::cluster::{Cluster, NcclSettings, NoKernel, Priority};
 use ringlab_sim::engine::{Load, SimError};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Shape};
@@ -27,6 +27,9 @@ pub struct Recorded {
     /// Where the measurements are from, if the report is itself one of earlier measurements.
     #[serde(default)]
     pub measured_in: Option<Origin>,
+    /// How NCCL was set up, if not as it is by default.
+    #[serde(default)]
+    pub nccl: Option<RecordedNccl>,
     /// Points that were not run for want of time.
     #[serde(default)]
     pub not_reached: Vec<String>,
@@ -45,7 +48,31 @@ pub struct Origin {
     pub links_of: String,
 }
 
+/// Settings of NCCL as a report lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct RecordedNccl {
+    /// The most CTAs of a transfer.
+    pub ctas: Option<u32>,
+    /// Of the streams.
+    #[serde(with = "PriorityName")]
+    pub priority: Priority,
+}
+
+/// The names of [`Priority`] in reports.
+#[derive(Deserialize)]
+#[serde(remote = "Priority", rename_all = "kebab-case")]
+enum PriorityName {
+    Normal,
+    High,
+}
+
 impl Recorded {
+    /// How NCCL was set up.
+    pub fn nccl_settings(&self) -> NcclSettings {
+        let set = |RecordedNccl { ctas, priority }| NcclSettings { ctas, priority };
+        self.nccl.map_or_else(NcclSettings::default, set)
+    }
+
     /// The cluster on whose links virtual ranks were put when they were measured.
     pub fn linked_by(&self) -> &str {
         self.measured_in.as_ref().map_or(&self.cluster, |origin| &origin.cluster)

@@ -6,6 +6,7 @@
 mod assumption;
 mod calibration;
 mod kernel;
+mod nccl;
 mod power;
 mod priority;
 mod read;
@@ -23,6 +24,7 @@ use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
 pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass, Sections};
+pub use nccl::{HighPriority, NcclLimit, NcclSettings, UnknownLimit};
 pub use power::Power;
 pub use priority::Priority;
 
@@ -193,6 +195,12 @@ pub struct Transport {
     /// Priority of the streams of transfers that hold SMs, beside those of attention calls; always normal by copy engine.
     #[serde(skip_serializing_if = "Priority::is_normal")]
     pub priority: Priority,
+    /// What NCCL transfers inside a node do with limits on their CTAs, by ascending limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<NcclLimit>,
+    /// What NCCL transfers inside a node take at high priority, where that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high_priority: Option<HighPriority>,
     /// Where these figures come from.
     pub source: String,
 }

@@ -123,13 +123,14 @@ impl Reach {
 
 impl From<&cluster::Transport> for Reach {
     fn from(transport: &cluster::Transport) -> Self {
+        let (sms, slowed_by_calls) = transport.beside_calls();
         Self {
             bandwidth: transport.bandwidth,
             latency: transport.latency,
             ramp: transport.ramp,
-            sms: transport.sms,
+            sms,
             slows_calls: transport.slows_calls,
-            slowed_by_calls: transport.slowed_by_calls,
+            slowed_by_calls,
             priority: transport.priority,
         }
     }

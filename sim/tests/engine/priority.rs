@@ -3,7 +3,7 @@
 //! Two ranks of ten SMs do the same: two calls in a row, 100 us each on all SMs, and an exchange that takes 20 us of latency
 //! and 40 us to move, and holds four SMs: a call beside it goes on at 6/10.
 
-use ringlab_sim::config::cluster::{Cluster, Grid, Priority};
+use ringlab_sim::config::cluster::{Cluster, Grid, HighPriority, NcclLimit, NcclSettings, Priority};
 use ringlab_sim::engine::{SimOptions, simulate};
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
@@ -192,4 +192,45 @@ fn each_transport_has_a_priority() {
             assert_eq!(diagram(&plan(First::Calls), &cluster)[0], us([exchange; 3])[0]);
         }
     }
+}
+
+/// At most one CTA: half the bandwidth, so 80 us to move, one SM, and a third of the bandwidth is lost beside a call. The
+/// second call goes on at 9/10 and ends at 100 + 100 / 0.9; by then 2/3 of that time's bytes have moved, and the others follow
+/// at full speed. At most two: as fast as without a limit, but with two SMs.
+#[test]
+fn a_limit_takes_fewer_sms_for_longer() {
+    let mut cluster = cluster(Grid::PersistentQueue, Priority::Normal);
+    let limit = |ctas, bandwidth, sms, slowed_by_calls| NcclLimit {
+        ctas,
+        bandwidth: BytesPerSec(bandwidth),
+        sms,
+        slowed_by_calls,
+        source: "test".into(),
+    };
+    cluster.fabric.nccl.limits = vec![limit(1, 32e6, 1, 1.0 / 3.0), limit(2, 64e6, 2, 0.0)];
+    let limited = |ctas, priority| {
+        let cluster = cluster.with_nccl(NcclSettings { ctas: Some(ctas), priority }).unwrap();
+        diagram(&plan(First::Calls), &cluster)
+    };
+    let [exchange, first, second] = limited(1, Priority::Normal);
+    let end = 100.0 + 100.0 / 0.9;
+    let moved = 2.0 / 3.0 * (end - 100.0);
+    assert_eq!((exchange.0, first, second.0), (0, (0, 100 * US), 100 * US));
+    assert!((second.1 as f64 / US as f64 - end).abs() < 1e-3, "{second:?}");
+    assert!((exchange.1 as f64 / US as f64 - (end + 80.0 - moved)).abs() < 1e-3, "{exchange:?}");
+    assert_eq!(limited(2, Priority::Normal), us([(0, 140), (0, 100), (100, 208)]));
+    assert_eq!(limited(2, Priority::High), us([(0, 60), (0, 112), (112, 212)]));
+}
+
+/// Two SMs instead of four at high priority: the first call loses 2/10 of 60 us. At normal priority nothing changes.
+#[test]
+fn figures_of_high_priority_count_at_high_priority_only() {
+    let with = |priority| {
+        let mut cluster = cluster(Grid::PersistentQueue, priority);
+        let high = HighPriority { sms: 2, slowed_by_calls: 0.0, source: "test".into() };
+        cluster.fabric.nccl.high_priority = Some(high);
+        diagram(&plan(First::Calls), &cluster)
+    };
+    assert_eq!(with(Priority::Normal), us([(0, 140), (0, 100), (100, 216)]));
+    assert_eq!(with(Priority::High), us([(0, 60), (0, 112), (112, 212)]));
 }

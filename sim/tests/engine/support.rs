@@ -26,6 +26,8 @@ pub fn transport(bandwidth: BytesPerSec, latency: SimTime) -> Transport {
         slows_calls: 0.0,
         slowed_by_calls: 0.0,
         priority: Priority::Normal,
+        limits: Vec::new(),
+        high_priority: None,
         source: "test".into(),
     }
 }

@@ -25,6 +25,8 @@ fn transport(gb_per_s: f64, us: u64, sms: u32) -> Transport {
         slows_calls: 0.0,
         slowed_by_calls: 0.0,
         priority: Priority::Normal,
+        limits: Vec::new(),
+        high_priority: None,
         source: "test".into(),
     }
 }

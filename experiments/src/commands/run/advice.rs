@@ -43,7 +43,7 @@ impl Environment {
                 ranks_here: world.ranks_here(),
                 nodes: world.nodes(),
                 persistent: pass.executed.gpu.as_ref().is_some_and(|g| g.mode.starts_with("fused")),
-                max_ctas: args.gpu.nccl_ctas,
+                max_ctas: args.gpu.nccl.ctas,
             };
             for found in advise(variables, &situation) {
                 let plan = format!("{} {}", pass.plan.name, pass.plan.pass);

@@ -8,7 +8,6 @@ use ringlab_runtime::cuda::{self, CudaError};
 use ringlab_runtime::inputs::Inputs;
 use ringlab_runtime::outcome::median;
 use ringlab_runtime::rendezvous::MeetError;
-use ringlab_sim::config::cluster::Priority;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
 
@@ -45,7 +44,7 @@ impl<'a> Engine<'a> {
         if args.backend == Backend::Cpu {
             return Self::Cpu { timeout, warmup: args.warmup(), repeats: args.repeats() };
         }
-        let options = cuda::Options {
+        let mut options = cuda::Options {
             devices: world.devices(),
             mode: match args.gpu.mode {
                 None | Some(ModeArg::Auto) => cuda::Mode::Auto,
@@ -57,11 +56,6 @@ impl<'a> Engine<'a> {
                 None | Some(CopyArg::Push) => cuda::Copies::Push,
                 Some(CopyArg::Pull) => cuda::Copies::Pull,
             },
-            nccl: cuda::Nccl {
-                max_ctas: args.gpu.nccl_ctas,
-                high_priority: args.gpu.priority() == Priority::High,
-                world: None,
-            },
             warmup: args.warmup(),
             sustain: args.sustain.unwrap_or_default(),
             repeats: args.repeats(),
@@ -69,6 +63,7 @@ impl<'a> Engine<'a> {
             deterministic: args.gpu.deterministic,
             ..cuda::Options::default()
         };
+        options.set_nccl(args.gpu.nccl.settings());
         let contexts = cuda::Contexts::open(&options, world.ranks_here() as usize).ok();
         Self::Cuda { options: Box::new(options), world, _contexts: contexts }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ringlab_runtime::cpu;
 use ringlab_runtime::environment::Variables;
+use ringlab_sim::config::cluster::UnknownLimit;
 use ringlab_sim::problem::Dtype;
 
 use super::scrape::Target;
@@ -27,8 +28,9 @@ const CPU_SEQ: u64 = 1 << 10;
 /// A size at which kernels, not launches, take the time.
 const GPU_SEQ: u64 = 64 << 10;
 
-/// What is run, and the cluster that predicts it: its NCCL transfers have the priority that those of the run have.
-pub fn setup(args: &RunArgs) -> Result<Setup> {
+/// What is run, and the cluster that predicts it: its NCCL transfers have the settings that those of the run have. And why it
+/// predicts nothing, if it does not know these settings.
+pub fn setup(args: &RunArgs) -> Result<(Setup, Option<UnknownLimit>)> {
     let default_seq = match args.backend {
         Backend::Cpu => CPU_SEQ,
         Backend::Cuda => GPU_SEQ,
@@ -37,8 +39,16 @@ pub fn setup(args: &RunArgs) -> Result<Setup> {
     if args.backend == Backend::Cpu {
         setup.problem.shape.dtype = Dtype::Fp32;
     }
-    setup.cluster.set_nccl_priority(args.gpu.priority());
-    Ok(setup)
+    let settings = args.gpu.nccl.settings();
+    setup.cluster.set_nccl_priority(settings.priority);
+    let unknown = match setup.cluster.with_nccl(settings) {
+        Ok(cluster) => {
+            setup.cluster = cluster;
+            None
+        }
+        Err(unknown) => Some(unknown),
+    };
+    Ok((setup, unknown))
 }
 
 /// Refuses arguments that contradict each other, before anything is computed.
@@ -62,10 +72,7 @@ pub fn check(args: &RunArgs) -> Result<()> {
     if gpu.copy.is_some() && nccl {
         bail!("--copy says which end of a copy-engine message copies it; leave it out with --transport nccl");
     }
-    if (gpu.nccl_ctas.is_some() || gpu.nccl_priority.is_some()) && !nccl {
-        bail!("--nccl-ctas and --nccl-priority are for NCCL transfers; add --transport nccl");
-    }
-    Ok(())
+    gpu.nccl.check(nccl)
 }
 
 fn check_ranks(args: &RunArgs) -> Result<()> {
@@ -212,7 +219,8 @@ mod tests {
 
     /// Time of a ring over two ranks, whose exchanges are posted with its calls.
     fn predicted(more: &[&str]) -> SimTime {
-        let setup = setup(&args(more)).unwrap();
+        let (setup, unknown) = setup(&args(more)).unwrap();
+        assert_eq!(unknown, None);
         let schedule = setup.schedules[0];
         let plan = setup.plan(schedule, Pass::Forward).unwrap();
         simulate(&plan, &setup.cluster, &SimOptions::default()).unwrap().makespan
@@ -239,7 +247,36 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("high.toml");
         std::fs::write(&file, cluster.to_toml()).unwrap();
-        let setup = setup(&args(&[file.to_str().unwrap()])).unwrap();
+        let (setup, _) = setup(&args(&[file.to_str().unwrap()])).unwrap();
         assert_eq!(setup.cluster, crate::presets::cluster("h200-nvl2-validated").unwrap());
+    }
+
+    /// At 75 instead of 316 GB/s an exchange of 134 MB takes 1.37 ms longer, which nothing hides with --prefetch 0. A limit that
+    /// the cluster does not know is none that can be predicted.
+    #[test]
+    fn predictions_have_the_limit_of_the_run_or_there_are_none() {
+        let mut cluster = crate::presets::cluster("h200-nvl2-validated").unwrap();
+        // Ranks that wait would be faster between waits.
+        (cluster.device.power, cluster.calibration) = (None, None);
+        let (bandwidth, source) = (ringlab_sim::units::BytesPerSec(75e9), "test".into());
+        let limit = ringlab_sim::config::cluster::NcclLimit {
+            ctas: 4,
+            bandwidth,
+            sms: 4,
+            slowed_by_calls: 0.0,
+            source,
+        };
+        cluster.fabric.nccl.limits = vec![limit];
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.toml");
+        std::fs::write(&file, cluster.to_toml()).unwrap();
+        let ring =
+            [file.to_str().unwrap(), "--schedule", "ring", "--cp", "2", "--seq", "64Ki", "--prefetch", "0"];
+        let with = |more: &[&'static str]| [&ring[..], more].concat();
+        let longer = predicted(&with(&["--nccl-ctas", "4"])).as_secs_f64() - predicted(&ring).as_secs_f64();
+        let expected = f64::from(128 << 20) * (1.0 / 75e9 - 1.0 / cluster.fabric.nccl.bandwidth.0);
+        assert!((longer / expected - 1.0).abs() < 1e-6, "{longer} {expected}");
+        let (_, unknown) = setup(&args(&with(&["--nccl-ctas", "8"]))).unwrap();
+        assert_eq!(unknown.unwrap().limits, [4]);
     }
 }

@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::advice::Environment;
 use super::judge::Bounds;
 use super::row::{Full, RankRow, Row};
-use crate::args::RunArgs;
+use crate::args::{Backend, RunArgs, TransportArg};
+use crate::nccl::Nccl;
 use crate::output::FORMAT_VERSION;
 
 /// Everything that is shown.
@@ -33,6 +34,8 @@ pub struct Json<'a> {
     processes: u32,
     launcher: &'static str,
     driver: Option<&'a str>,
+    /// How NCCL was set up; `null` where messages do not go by it.
+    nccl: Option<Nccl>,
     results: Vec<Full<'a>>,
     left_out: &'a [String],
     environment: &'a Environment,
@@ -46,6 +49,7 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 impl Report<'_> {
     /// The form for programs.
     pub fn json(&self, args: &RunArgs) -> Json<'_> {
+        let is_nccl = args.setup.transport == TransportArg::Nccl && args.backend == Backend::Cuda;
         Json {
             version: FORMAT_VERSION,
             backend: args.backend.name(),
@@ -55,6 +59,7 @@ impl Report<'_> {
             processes: self.processes,
             launcher: self.launcher,
             driver: self.driver,
+            nccl: is_nccl.then(|| args.gpu.nccl.settings().into()),
             results: self.rows.iter().zip(self.ranks).map(|(row, ranks)| Full { row, ranks }).collect(),
             left_out: self.left_out,
             environment: self.environment,

@@ -1,12 +1,11 @@
 //! The result for people.
 
-use ringlab_sim::config::cluster::Priority;
-
 use super::Report;
 use super::judge::Bounds;
 use super::row::{RankRow, Row, bytes, seconds};
 use crate::args::{Backend, RunArgs};
 use crate::grid::grid;
+use crate::nccl::Nccl;
 
 /// All that a run has to say.
 pub fn table(args: &RunArgs, report: &Report<'_>) -> String {
@@ -285,11 +284,8 @@ fn on_gpus(args: &RunArgs, report: &Report<'_>) -> String {
     }
     match &row.predicted_cluster {
         Some(cluster) => {
-            let priority = match args.gpu.priority() {
-                Priority::Normal => "",
-                Priority::High => ", NCCL transfers at high priority",
-            };
-            text += &format!("  predicted: the same plan simulated on {cluster} (--cluster){priority}\n");
+            let settings = Nccl::from(args.gpu.nccl.settings()).text();
+            text += &format!("  predicted: the same plan simulated on {cluster} (--cluster){settings}\n");
         }
         None if !row.is_virtual => {
             let why = report.unpredicted.unwrap_or("the cluster has no such kernel");

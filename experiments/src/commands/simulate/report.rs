@@ -3,6 +3,7 @@
 use ringlab_sim::units::{Bytes, SimTime};
 
 use super::title;
+use crate::nccl::Nccl;
 use crate::predict::{self, Prediction, Row};
 use crate::report::view::View;
 use crate::report::{Body, Cell, Column, Section, Table, page};
@@ -38,7 +39,7 @@ fn subtitle(setup: &Setup) -> String {
     let s = &setup.problem.shape;
     let cluster = &setup.cluster;
     format!(
-        "{} query and {} kv heads of {}, {}; {} of {} GPUs of {}: {}",
+        "{} query and {} kv heads of {}, {}; {} of {} GPUs of {}: {}{}",
         s.heads,
         s.kv_heads,
         s.head_dim,
@@ -47,6 +48,7 @@ fn subtitle(setup: &Setup) -> String {
         cluster.gpus(),
         cluster.name,
         cluster.source,
+        setup.nccl().map_or(String::new(), |settings| Nccl::from(settings).text()),
     )
 }
 

@@ -4,6 +4,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 
 use crate::disturbance::Repeats;
 use crate::grid::grid;
+use crate::nccl::Nccl;
 use crate::predict::{self, Prediction, Row};
 use crate::setup::Setup;
 
@@ -54,7 +55,7 @@ fn heading(setup: &Setup, rows: &[Row]) -> String {
     let batch = if s.batch > 1 { format!(", batch {}", s.batch) } else { String::new() };
     format!(
         "One attention layer of {}: {} query and {} kv heads of {}, {}{batch}\n{} tokens{documents}, {} mask, {}, on \
-         {} of {} x {} ({})\n\n",
+         {} of {} x {} ({}){}\n\n",
         setup.model.name,
         s.heads,
         s.kv_heads,
@@ -67,6 +68,7 @@ fn heading(setup: &Setup, rows: &[Row]) -> String {
         setup.cluster.gpus(),
         setup.cluster.device.name,
         setup.cluster.name,
+        setup.nccl().map_or(String::new(), |settings| Nccl::from(settings).text()),
     )
 }
 

@@ -3,18 +3,21 @@
 use anyhow::{Result, bail};
 use ringlab_runtime::machine::Machine;
 use ringlab_runtime::validate::{self, Filter, Point};
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, NcclSettings};
 
 use super::{Validation, bar, choices, filter};
-use crate::args::{LoadArg, MachineArg, ValidateArgs};
+use crate::args::{LoadArg, MachineArg, TransportArg, ValidateArgs};
 use crate::limit::Limit;
 use crate::{interrupt, measured, presets};
 
 /// Predicts, runs and compares every point of the matrix.
 pub fn validate(args: &ValidateArgs) -> Result<Validation> {
-    let mut cluster = presets::cluster(&args.cluster)?;
-    cluster.set_nccl_priority(measured::MEASURED);
+    let settings = nccl_settings(args)?;
+    let cluster = presets::cluster(&args.cluster)?.with_nccl(settings)?;
     let mut machine = measured::machine(args.backend, is_cold(args, &cluster)?)?;
+    if !machine.set_nccl(settings) {
+        bail!("--nccl-ctas and --nccl-priority are for machines with NCCL, and here is none");
+    }
     measured::check_cluster(&cluster, machine.as_ref())?;
     let real = real_ranks(args, machine.as_ref())?;
     let filter = filter(args, real)?;
@@ -38,11 +41,21 @@ pub fn validate(args: &ValidateArgs) -> Result<Validation> {
         cluster: cluster.name,
         machine: machine.identity().to_string(),
         measured_in: None,
+        nccl: args.nccl.is_given().then_some(settings),
         report,
         asked: points.len(),
         limit: is_limited.then(|| limit.text()),
         is_interrupted: stop.is_set(),
     })
+}
+
+/// How NCCL is set up, in what is predicted and in what is run.
+fn nccl_settings(args: &ValidateArgs) -> Result<NcclSettings> {
+    if args.backend == MachineArg::Cpu && args.nccl.is_given() {
+        bail!("--nccl-ctas and --nccl-priority are for GPUs only; add --backend cuda");
+    }
+    args.nccl.check(matches!(args.transport[..], [TransportArg::Nccl]))?;
+    Ok(args.nccl.settings())
 }
 
 /// Whether short runs are measured after a rest.

@@ -21,12 +21,17 @@ use crate::{interrupt, measured, presets};
 pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let label = file.to_string_lossy();
     let recorded = parse(&label, &presets::read_text(file)?)?;
-    let cluster = cluster(&args.cluster)?;
-    let links = args.links_of.as_deref().map_or(Ok(cluster.clone()), self::cluster)?;
+    let settings = recorded.nccl_settings();
+    let cluster = presets::cluster(&args.cluster)?.with_nccl(settings)?;
+    let links = match &args.links_of {
+        Some(name) => presets::cluster(name)?.with_nccl(settings)?,
+        None => cluster.clone(),
+    };
     let differences = measured::check_recorded(&cluster, &recorded.machine, &label)?;
     for note in differences.into_iter().chain(notes(&recorded, &cluster, &label)) {
         anstream::eprintln!("{note}");
     }
+    let nccl = recorded.nccl.map(|_| settings);
     let (linked_by, machine) = (recorded.linked_by().to_owned(), recorded.machine.clone());
     let points = left(recorded.points, &filter(args, args.cp.clone())?, &label)?;
     let (stop, bar) = (interrupt::flag()?, bar(points.len() as u64));
@@ -41,17 +46,12 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
         cluster: cluster.name,
         machine,
         measured_in: Some(Origin { file: label.into_owned(), cluster: linked_by, links_of: links.name }),
+        nccl,
         report,
         asked: points.len(),
         limit: None,
         is_interrupted: stop.is_set(),
     })
-}
-
-fn cluster(name: &str) -> Result<Cluster> {
-    let mut cluster = presets::cluster(name)?;
-    cluster.set_nccl_priority(measured::MEASURED);
-    Ok(cluster)
 }
 
 /// What the report and the cluster lack.

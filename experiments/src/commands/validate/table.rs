@@ -6,6 +6,7 @@ use ringlab_sim::units::SimTime;
 
 use super::Json;
 use crate::grid::grid;
+use crate::nccl::Nccl;
 
 /// The heading, every point, and what they come to.
 pub fn table(json: &Json<'_>) -> String {
@@ -38,8 +39,11 @@ pub fn table(json: &Json<'_>) -> String {
 /// What is held against what; and, of measurements that were made earlier, where they and the links of virtual ranks are from.
 fn heading(json: &Json<'_>) -> String {
     let (cluster, machine) = (json.cluster, json.machine);
-    let Some(origin) = json.measured_in else { return format!("{cluster} against {machine}\n\n") };
-    let mut text = format!("{cluster} against {machine}, as measured earlier ({})\n", origin.file);
+    let settings = json.nccl.as_ref().map_or(String::new(), Nccl::text);
+    let Some(origin) = json.measured_in else {
+        return format!("{cluster} against {machine}{settings}\n\n");
+    };
+    let mut text = format!("{cluster} against {machine}{settings}, as measured earlier ({})\n", origin.file);
     if json.report.points.iter().any(|p| p.point.launching == Launching::Virtual) {
         text += &format!(
             "virtual points: measured computations on the links of {}, which measured them; predicted on those of {}\n",

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use ringlab_sim::check::{Violation, prove};
-use ringlab_sim::config::cluster::{Cluster, Power};
+use ringlab_sim::config::cluster::{Cluster, NcclSettings, Power};
 use ringlab_sim::engine::Load;
 use ringlab_sim::engine::Machine as Group;
 use ringlab_sim::plan::{Op, OpKind, Transport};
@@ -29,7 +29,7 @@ struct Real<'a> {
 
 /// One whose calls take so many times as long.
 fn real<'a>(of_call: &'a dyn Fn(&Plan, u32, u32) -> f64, of_plan: &'a mut dyn FnMut() -> f64) -> Real<'a> {
-    Real { model: Simulated(truth()), of_call, of_plan, boost: None, lacks: None }
+    Real { model: Simulated::new(truth()), of_call, of_plan, boost: None, lacks: None }
 }
 
 impl Machine for Real<'_> {
@@ -47,6 +47,10 @@ impl Machine for Real<'_> {
 
     fn has_nccl(&self) -> bool {
         true
+    }
+
+    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
+        self.model.set_nccl(settings)
     }
 
     fn takes(&self, plan: &Plan) -> bool {
@@ -126,7 +130,7 @@ fn errors(found: &Calibrated, name: &str) -> Vec<f64> {
 
 #[test]
 fn a_machine_that_is_its_model_is_predicted() {
-    let found = calibrated(&mut Simulated(truth()), &preset());
+    let found = calibrated(&mut Simulated::new(truth()), &preset());
     let model = of_model(&found);
     assert!(model.residual < 2e-3, "{model:?}, {:?}", points(&found));
     // Six forward and three backward plans at two lengths.
@@ -210,7 +214,7 @@ fn what_cannot_be_run_is_left_out_and_named() {
         found.notes
     );
 
-    let (mut machine, mut unknown) = (Simulated(truth()), truth());
+    let (mut machine, mut unknown) = (Simulated::new(truth()), truth());
     unknown.kernels.clear();
     let (spreads, notes) = checked(&mut machine, unknown);
     assert!(spreads.is_empty() && notes.len() == 18 + 1, "{notes:?}");
@@ -276,7 +280,7 @@ fn intervals_hold_nine_of_ten_times_of_a_machine_that_scatters() {
 
 #[test]
 fn check_plans_are_no_schedules() {
-    let simulated = Simulated(truth());
+    let simulated = Simulated::new(truth());
     let cpu = CpuMachine::new();
     let machines: [&dyn Machine; 2] = [&simulated, &cpu];
     for machine in machines {
@@ -313,7 +317,7 @@ fn check_plans_are_no_schedules() {
 
 #[test]
 fn check_plans_are_sound_but_for_what_they_leave_out() {
-    for (title, plan) in plans(&Simulated(truth())) {
+    for (title, plan) in plans(&Simulated::new(truth())) {
         // Every query over every key would be a schedule.
         let violations = prove(&plan).unwrap_err();
         let leaves_out = |v: &Violation| matches!(v, Violation::Coverage { .. } | Violation::Outputs { .. });
@@ -332,7 +336,7 @@ fn threads_can_run_them() {
 
 #[test]
 fn they_have_both_passes_and_both_transports() {
-    let checks = plans(&Simulated(truth()));
+    let checks = plans(&Simulated::new(truth()));
     let has = |of: &dyn Fn(&Plan) -> bool| checks.iter().any(|(_, plan)| of(plan));
     for pass in [Pass::Forward, Pass::Backward] {
         assert!(has(&|plan| plan.pass == pass && !plan.messages.is_empty()), "{pass}");

@@ -65,6 +65,8 @@ pub enum Quantity {
     NcclBandwidth,
     /// `fabric.nccl.latency`.
     NcclLatency,
+    /// Bandwidth with a limit on NCCL's CTAs: `fabric.nccl.limits.8.bandwidth`.
+    NcclLimit(u32),
     /// A figure of one attention kernel: `kernels.forward.bf16.128.rate`.
     Kernel(KernelId, KernelFigure),
     /// Everything at once: `model`. What predictions of plans that are no part of a fit or a validation missed by.
@@ -122,11 +124,19 @@ const NAMES: &[(&str, Quantity)] = &[
 /// Marks the row with a condition in a name: `kernels.forward.bf16.128.conditional.rate`.
 const CONDITIONAL: &str = "conditional";
 
+/// What stands around the CTAs in the name of a limit's bandwidth.
+const LIMITS: &str = "fabric.nccl.limits.";
+const BANDWIDTH: &str = ".bandwidth";
+
 impl Quantity {
     /// The quantity called `name`, as [`Quantity`]'s variants list them.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((_, quantity)) = NAMES.iter().find(|(known, _)| *known == name) {
             return Some(*quantity);
+        }
+        if let Some(limit) = name.strip_prefix(LIMITS) {
+            let ctas = limit.strip_suffix(BANDWIDTH)?.parse().ok()?;
+            return Some(Self::NcclLimit(ctas)).filter(|quantity| quantity.to_string() == name);
         }
         let mut parts = name.strip_prefix("kernels.")?.split('.').peekable();
         let id = KernelId {
@@ -150,6 +160,7 @@ impl fmt::Display for Quantity {
                 }
                 f.write_str(figure.name())
             }
+            Self::NcclLimit(ctas) => write!(f, "{LIMITS}{ctas}{BANDWIDTH}"),
             plain => f.write_str(NAMES.iter().find(|(_, q)| q == plain).map_or("", |(name, _)| name)),
         }
     }
@@ -182,6 +193,10 @@ impl Cluster {
             Quantity::CopyLatency => time(&mut cluster.fabric.copy.latency),
             Quantity::NcclBandwidth => bytes(&mut cluster.fabric.nccl.bandwidth),
             Quantity::NcclLatency => time(&mut cluster.fabric.nccl.latency),
+            Quantity::NcclLimit(ctas) => {
+                let limits = cluster.fabric.nccl.limits.iter_mut();
+                limits.filter(|limit| limit.ctas == ctas).for_each(|limit| bytes(&mut limit.bandwidth));
+            }
             Quantity::Kernel(id, figure) => {
                 for row in cluster.kernels.iter_mut().filter(|row| KernelId::from(&**row) == id) {
                     match figure {
@@ -263,12 +278,19 @@ mod tests {
         let figures = KernelFigure::NAMES.iter().flat_map(|&(_, figure)| {
             [false, true].map(|conditional| Quantity::Kernel(id(conditional), figure))
         });
-        for quantity in NAMES.iter().map(|&(_, q)| q).chain(figures) {
+        let limits = [Quantity::NcclLimit(4), Quantity::NcclLimit(16)];
+        for quantity in NAMES.iter().map(|&(_, q)| q).chain(figures).chain(limits) {
             assert_eq!(Quantity::from_name(&quantity.to_string()), Some(quantity));
         }
-        for wrong in
-            ["kernels.forward.bf16.128", "kernels.forward.bf16.128.rate.x", "kernels.up.bf16.1.rate", ""]
-        {
+        for wrong in [
+            "kernels.forward.bf16.128",
+            "kernels.forward.bf16.128.rate.x",
+            "kernels.up.bf16.1.rate",
+            "",
+            "fabric.nccl.limits.8",
+            "fabric.nccl.limits.+8.bandwidth",
+            "fabric.nccl.limits.x.bandwidth",
+        ] {
             assert_eq!(Quantity::from_name(wrong), None, "{wrong}");
         }
     }

@@ -1,6 +1,7 @@
 //! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
 
 mod kernels;
+mod nccl;
 
 use super::{
     Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
@@ -80,6 +81,8 @@ const TRANSPORT: Keys = &[
     ("slows_calls", "0.05"),
     ("slowed_by_calls", "0.05"),
     ("priority", "\"high\""),
+    ("limits", "[[fabric.nccl.limits]]"),
+    ("high_priority", "[fabric.nccl.high_priority]"),
     SOURCE,
 ];
 const RAMP: Keys = &[("time", TIME), ("bytes", "\"8 MiB\"")];
@@ -151,8 +154,9 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         }
     };
     let kernels = kernels::kernels(&root, &device)?;
-    let has_power = device.power.is_some();
     let calibration = root.optional_section("calibration", CALIBRATION)?;
+    let measured = Measured { kernels: &kernels, has_power: device.power.is_some(), nccl: &fabric.nccl };
+    let calibration = calibration.map(|section| calibrated(&section, &measured)).transpose()?;
     Ok(Cluster {
         name: root.required("name")?.text()?,
         source: root.required("source")?.text()?,
@@ -162,7 +166,7 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         host: host(&root.section("host", HOST)?)?,
         fabric,
         network,
-        calibration: calibration.map(|section| calibrated(&section, &kernels, has_power)).transpose()?,
+        calibration,
         kernels,
     })
 }
@@ -222,10 +226,7 @@ fn fabric(section: &Section<'_, '_>, gpus: u32, sms: u32) -> Result<Fabric, Conf
     let topology = fabric_topology(section, gpus)?;
     let link = topology.link_bandwidth();
     let copy = section.section("copy", TRANSPORT)?;
-    if let Some(field) = copy.optional("priority") {
-        let error = field.error(format!("`{}` has no use: copy engines hold no SM", field.path));
-        return Err(error.with_hint("put it into [fabric.nccl]"));
-    }
+    nccl::refuse(&copy, &["priority", "limits", "high_priority"], "copy engines hold no SM")?;
     Ok(Fabric {
         source: section.required("source")?.text()?,
         topology,
@@ -278,6 +279,22 @@ fn torus_dims(topology: &Section<'_, '_>, gpus: u32) -> Result<Vec<u32>, ConfigE
 
 /// A transport over links of `raw` bandwidth between devices of `sms`.
 fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Transport, ConfigError> {
+    Ok(Transport {
+        bandwidth: bandwidth(section, raw)?,
+        latency: section.required("latency")?.amount()?,
+        ramp: section.optional_section("ramp", RAMP)?.map(|ramp| self::ramp(&ramp)).transpose()?,
+        sms: section.required("sms")?.small_count(0..=sms)?,
+        slows_calls: loss(section, "slows_calls")?,
+        slowed_by_calls: loss(section, "slowed_by_calls")?,
+        priority: section.optional("priority").map_or(Ok(Priority::Normal), |field| field.keyword())?,
+        limits: nccl::limits(section, raw, sms)?,
+        high_priority: nccl::high_priority(section, sms)?,
+        source: section.required("source")?.text()?,
+    })
+}
+
+/// What a transfer reaches over links of `raw` bandwidth.
+fn bandwidth(section: &Section<'_, '_>, raw: BytesPerSec) -> Result<BytesPerSec, ConfigError> {
     let field = section.required("bandwidth")?;
     let bandwidth = field.amount()?;
     if bandwidth > raw {
@@ -286,17 +303,12 @@ fn transport(section: &Section<'_, '_>, raw: BytesPerSec, sms: u32) -> Result<Tr
             .error(message)
             .with_hint("bandwidths count one direction; halve a figure for both ways"));
     }
-    let loss = |key| section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=LOSS));
-    Ok(Transport {
-        bandwidth,
-        latency: section.required("latency")?.amount()?,
-        ramp: section.optional_section("ramp", RAMP)?.map(|ramp| self::ramp(&ramp)).transpose()?,
-        sms: section.required("sms")?.small_count(0..=sms)?,
-        slows_calls: loss("slows_calls")?,
-        slowed_by_calls: loss("slowed_by_calls")?,
-        priority: section.optional("priority").map_or(Ok(Priority::Normal), |field| field.keyword())?,
-        source: section.required("source")?.text()?,
-    })
+    Ok(bandwidth)
+}
+
+/// A share of its speed that something loses; none if absent.
+fn loss(section: &Section<'_, '_>, key: &str) -> Result<f64, ConfigError> {
+    section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=LOSS))
 }
 
 fn ramp(section: &Section<'_, '_>) -> Result<Ramp, ConfigError> {
@@ -319,11 +331,13 @@ fn network(section: &Section<'_, '_>, gpus: u32, sms: u32) -> Result<Network, Co
         }
         (false, _) => Some(section.required("staging_bandwidth")?.amount()?),
     };
+    let transport = section.section("transport", TRANSPORT)?;
+    nccl::refuse(&transport, &["limits", "high_priority"], "it is of transfers inside a node")?;
     Ok(Network {
         nic_bandwidth,
         nics_per_node,
         topology: network_topology(section)?,
-        transport: transport(&section.section("transport", TRANSPORT)?, raw, sms)?,
+        transport: self::transport(&transport, raw, sms)?,
         spine_latency: section.required("spine_latency")?.amount()?,
         gpudirect,
         staging_bandwidth,
@@ -342,14 +356,17 @@ fn network_topology(section: &Section<'_, '_>) -> Result<NetworkTopology, Config
     })
 }
 
-fn calibrated(
-    section: &Section<'_, '_>,
-    kernels: &[KernelRow],
+/// What there can be spreads of.
+struct Measured<'a> {
+    kernels: &'a [KernelRow],
     has_power: bool,
-) -> Result<Calibration, ConfigError> {
+    nccl: &'a Transport,
+}
+
+fn calibrated(section: &Section<'_, '_>, measured: &Measured<'_>) -> Result<Calibration, ConfigError> {
     let mut spreads: Vec<Uncertainty> = Vec::new();
     for entry in section.sections("spreads", UNCERTAINTY)? {
-        let spread = uncertainty(&entry, kernels, has_power)?;
+        let spread = uncertainty(&entry, measured)?;
         if spreads.iter().any(|earlier| earlier.of == spread.of) {
             let field = entry.required("of")?;
             return Err(field.error(format!("`{}` is of a constant that has a spread already", field.path)));
@@ -365,11 +382,7 @@ fn calibrated(
     })
 }
 
-fn uncertainty(
-    section: &Section<'_, '_>,
-    kernels: &[KernelRow],
-    has_power: bool,
-) -> Result<Uncertainty, ConfigError> {
+fn uncertainty(section: &Section<'_, '_>, measured: &Measured<'_>) -> Result<Uncertainty, ConfigError> {
     let field = section.required("of")?;
     let name = field.text()?;
     let Some(of) = Quantity::from_name(&name) else {
@@ -377,14 +390,19 @@ fn uncertainty(
         return Err(error.with_hint("such as \"fabric.copy.bandwidth\" or \"kernels.forward.bf16.128.rate\""));
     };
     if let Quantity::Kernel(id, _) = of
-        && !kernels.iter().any(|row| KernelId::from(row) == id)
+        && !measured.kernels.iter().any(|row| KernelId::from(row) == id)
     {
         return Err(field.error(format!("`{}` is of a kernel that is not in the table", field.path)));
     }
-    if of == Quantity::Boost && !has_power {
+    if of == Quantity::Boost && !measured.has_power {
         return Err(field
             .error(format!("`{}` is of a clock that is not in the device", field.path))
             .with_hint("add the section [device.power]"));
+    }
+    if let Quantity::NcclLimit(ctas) = of
+        && !measured.nccl.limits.iter().any(|limit| limit.ctas == ctas)
+    {
+        return Err(field.error(format!("`{}` is of a limit that is not in the fabric", field.path)));
     }
     Ok(Uncertainty {
         of,

@@ -188,7 +188,8 @@ fn a_host_of_h200s_has_time_and_memory_for_it_as_the_docs_say() {
 #[test]
 fn simulated_hosts_are_calibrated_and_every_point_is_predicted_and_run() {
     for gpus in [4, 8] {
-        let mut machine = Simulated(ringlab_sim::config::cluster::Cluster { gpus_per_node: gpus, ..truth() });
+        let mut machine =
+            Simulated::new(ringlab_sim::config::cluster::Cluster { gpus_per_node: gpus, ..truth() });
         let Calibrated { cluster, .. } =
             calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
         assert_eq!((cluster.nodes, cluster.gpus_per_node), (1, gpus));
