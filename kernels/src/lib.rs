@@ -6,6 +6,7 @@ pub mod gpu;
 mod items;
 pub mod lab;
 pub mod reference;
+pub mod sections;
 pub mod source;
 pub mod spec;
 pub mod tiles;

@@ -6,7 +6,7 @@ mod rows;
 
 use std::fmt;
 
-use ringlab_sim::config::cluster::{Calibration, Cluster, Grid, Items, KernelUse, NcclSettings};
+use ringlab_sim::config::cluster::{Calibration, Cluster, Grid, Items, KernelUse, NcclSettings, Sections};
 use ringlab_sim::engine::Load;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
@@ -90,6 +90,8 @@ pub struct MachineKernel {
     pub grid: Grid,
     /// The calls that it is launched for; without it, all that no other kernel takes.
     pub used_for: Option<KernelUse>,
+    /// The order in which its queue is handed out.
+    pub sections: Option<Sections>,
     /// Calls over so many keys or fewer run kernels that have no row: this one stands for them, and is not fitted to them.
     pub fitted_above: u64,
 }

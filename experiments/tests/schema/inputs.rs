@@ -62,7 +62,7 @@ fn a_calibrated_cluster_can_be_a_preset() {
     assert!(agree_on_changes("cluster", &value(text), |text| Cluster::parse("c", text).is_ok()) > 80);
 }
 
-/// No preset has them: two kernels for one head dimension, and what transfers and calls cost each other.
+/// No preset has them: two kernels for one head dimension, heads in sections, and what transfers and calls cost each other.
 #[test]
 fn constants_of_measured_clusters_are_what_the_reader_takes() {
     let validator = validator("cluster");
@@ -70,6 +70,7 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
     let mut wide = good["kernels"][2].clone();
     wide["use"] = json!({ "min_keys": 32768, "or_visited": 0.9, "above_keys": 2048 });
     wide["grid"] = json!("persistent-queue");
+    wide["sections"] = json!({ "cache": "32 MiB", "items_an_sm": 4 });
     good["kernels"].as_array_mut().unwrap().push(wide);
     good["device"]["reached"]["call"] = json!("2.5 us");
     for transport in ["copy", "nccl"] {
@@ -88,6 +89,12 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
         (format!("/kernels/{last}/use"), "tile", json!(128)),
         (format!("/kernels/{last}"), "use", json!(true)),
         (format!("/kernels/{last}"), "grid", json!("queue")),
+        (format!("/kernels/{last}"), "grid", json!("persistent")),
+        (format!("/kernels/{last}"), "items", json!("key-tiles")),
+        (format!("/kernels/{last}"), "sections", json!("32 MiB")),
+        (format!("/kernels/{last}/sections"), "cache", json!(33_554_432)),
+        (format!("/kernels/{last}/sections"), "items_an_sm", json!(-1)),
+        (format!("/kernels/{last}/sections"), "heads", json!(3)),
         ("/device/reached".into(), "call", json!(2.5)),
         ("/fabric/copy".into(), "slows_calls", json!(1.0)),
         ("/fabric/nccl".into(), "slowed_by_calls", json!(-0.1)),
@@ -99,8 +106,14 @@ fn constants_of_measured_clusters_are_what_the_reader_takes() {
         cluster.pointer_mut(&at).unwrap()[key] = bad;
         assert!(!validator.is_valid(&cluster) && !reads(&cluster), "{at}/{key}");
     }
-    for key in ["min_keys", "or_visited", "above_keys"] {
-        let cluster = without(&good, &format!("/kernels/{last}/use"), key);
+    for (table, key) in [
+        ("use", "min_keys"),
+        ("use", "or_visited"),
+        ("use", "above_keys"),
+        ("sections", "cache"),
+        ("sections", "items_an_sm"),
+    ] {
+        let cluster = without(&good, &format!("/kernels/{last}/{table}"), key);
         assert!(!validator.is_valid(&cluster) && !reads(&cluster), "without {key}");
     }
 }

@@ -5,7 +5,8 @@ use super::maps::Maps;
 use super::pack::Pack;
 use super::{Device, GpuError};
 use crate::abi::{ForwardArgs, TileRange};
-use crate::spec::{Dims, Dtype, ForwardSpec, WorkOrder};
+use crate::sections;
+use crate::spec::{Dims, ForwardSpec, WorkOrder};
 use crate::tiles::{key_ranges, longest_first};
 use crate::variant::{ForwardTiles, Kernel, Visits};
 
@@ -31,6 +32,7 @@ impl Forward {
             .map(|segment| key_ranges(spec.mask, kernel.tile_q, segment.positions, kernel.tile_kv))
             .collect();
         let tiles = spec.q_len().div_ceil(kernel.tile_q);
+        let keys = spec.segments.iter().map(|segment| segment.positions.len()).sum();
         let visits = |tile: usize| ranges.iter().map(|range| range[tile].last - range[tile].first).sum();
         let work: Vec<i32> = (0..tiles).map(visits).collect();
 
@@ -55,7 +57,7 @@ impl Forward {
             segments,
             error: at(ERROR),
             work_counter: at(0),
-            head_section: int(head_section(spec, tiles, device.multiprocessors() as usize)),
+            head_section: int(sections::heads(spec.dims, keys, tiles, device.multiprocessors() as usize)),
             ..arguments(spec)
         };
         let grid = [tiles, spec.dims.heads, spec.dims.batch];
@@ -119,26 +121,11 @@ fn shape(spec: &ForwardSpec<'_>) -> ForwardTiles {
     ForwardTiles::choose(spec.dims.head_dim, visits)
 }
 
-/// Heads, counted over the batch, that are worked on side by side: as many as keep their keys and values in L2, but at
-/// least four query tiles a multiprocessor, and sections of equal size; a multiple of the heads of a group.
-fn head_section(spec: &ForwardSpec<'_>, tiles: usize, multiprocessors: usize) -> usize {
-    // Half of the L2 cache of an H100: its two halves each keep a copy of what both read.
-    const L2_BUDGET: usize = 32 << 20;
-    let Dims { heads, kv_heads, batch, head_dim, .. } = spec.dims;
-    let keys: usize = spec.segments.iter().map(|segment| segment.positions.len()).sum();
-    let (group, all) = (heads / kv_heads, heads * batch);
-    let kv_head_bytes = 2 * keys * head_dim.elements() * Dtype::BYTES as usize;
-    let cached = L2_BUDGET / kv_head_bytes * group;
-    let wanted = cached.max((4 * multiprocessors).div_ceil(tiles)).clamp(group, all);
-    let sections = all.div_ceil(wanted);
-    all.div_ceil(sections).next_multiple_of(group)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::abi::Strides;
-    use crate::spec::{Carry, HeadDim, KeySegment, Tensor};
+    use crate::spec::{Carry, Dtype, HeadDim, KeySegment, Tensor};
     use crate::tiles::Intervals;
 
     fn with_spec<R>(
@@ -194,20 +181,5 @@ mod tests {
             })
         };
         assert_eq!((run(1), run(2)), (ForwardTiles::Short, ForwardTiles::General));
-    }
-
-    #[test]
-    fn sections_are_whole_groups_that_fit_the_cache() {
-        let section = |len: usize, heads, kv_heads| {
-            with_spec(len, heads, kv_heads, &vec![0; len], |spec| head_section(spec, len.div_ceil(128), 132))
-        };
-        // 1 MiB of keys and values a head: all 16 fit.
-        assert_eq!(section(2048, 16, 16), 16);
-        // 8 MiB a head: 4 fit, but four tiles a multiprocessor take 5 heads; four equal sections.
-        assert_eq!(section(16384, 16, 16), 4);
-        // 32 MiB a head: 1 fits, but four tiles a multiprocessor take 2 heads.
-        assert_eq!(section(65536, 16, 16), 2);
-        // Groups of 4 stay together even where one kv head is more than fits.
-        assert_eq!(section(262_144, 8, 2), 4);
     }
 }

@@ -114,8 +114,11 @@ pub(super) fn work(
 ) -> (TileProfile, Heads) {
     let (mask, [q, kv]) = geometry(pattern, size);
     let profile = cost::profile((kernel.items, kernel.tile), &mask, &q, &kv);
-    let (heads, kv_heads) = (u64::from(shape.heads), u64::from(shape.kv_heads));
-    let heads = cost::heads(kernel.items, &profile, (kv_heads, heads / kv_heads), sms, true);
+    let (kv_heads, group) = (u64::from(shape.kv_heads), u64::from(shape.heads / shape.kv_heads));
+    let heads = cost::heads(kernel.items, &profile, (kv_heads, group), sms, true);
+    let Some(rule) = kernel.sections else { return (profile, heads) };
+    let bytes = cost::keys_and_values(size.1, kernel.head_dim, kernel.dtype);
+    let heads = heads.in_sections(rule, (group, bytes), profile.rows + profile.blank, sms);
     (profile, heads)
 }
 
@@ -290,6 +293,7 @@ impl Session<'_> {
             items: kernel.items,
             grid: kernel.grid,
             used_for: kernel.used_for,
+            sections: kernel.sections,
             source: format!(
                 "fit to {} single calls measured {date}: rms residual {:.1}%, largest {:.1}%",
                 points,

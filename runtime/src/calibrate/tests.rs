@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use ringlab_sim::config::cluster::{
     Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, NcclLimit, NcclSettings, Pass,
+    Sections,
 };
 use ringlab_sim::engine::{self, SimOptions};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Op, OpKind, Plan, Transport};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::tiles::TileShape;
-use ringlab_sim::units::{BytesPerSec, FlopsPerSec, SimTime};
+use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 use super::fit::Fit;
 use super::probes::{self, First};
@@ -48,6 +49,7 @@ impl Machine for Simulated {
             items: row.items,
             grid: Grid::PersistentQueue,
             used_for: row.used_for,
+            sections: row.sections,
             fitted_above: 0,
         };
         self.0.kernels.iter().map(kernel).collect()
@@ -110,6 +112,7 @@ fn row(pass: Pass, tile_kv: u32, tera_flops: f64, used_for: Option<KernelUse>) -
         grid: Grid::PersistentQueue,
         source: "truth".into(),
         used_for,
+        sections: (pass == Pass::Forward).then_some(Sections { cache: Bytes(32 << 20), items_an_sm: 4 }),
     }
 }
 
@@ -163,6 +166,7 @@ fn the_constants_of_a_simulated_machine_are_found_again() {
         assert_near(of_found.rate.0, known.rate.0, 0.005);
         assert_near(of_found.partial_tile_cost, known.partial_tile_cost, 0.05);
         assert_eq!((of_found.used_for, of_found.grid), (known.used_for, known.grid), "{}", known.title());
+        assert_eq!(of_found.sections, known.sections, "{}", known.title());
         assert_eq!(of_found.linked, known.linked, "{}", known.title());
     }
     let (reached, of_truth) = (&found.device.reached, &truth.device.reached);

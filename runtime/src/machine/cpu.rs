@@ -51,6 +51,7 @@ impl Machine for CpuMachine {
             items: Items::QueryTiles,
             grid: Grid::Persistent,
             used_for: None,
+            sections: None,
             fitted_above: 0,
         };
         vec![kernel(Pass::Forward), kernel(Pass::Backward)]

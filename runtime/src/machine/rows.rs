@@ -1,10 +1,12 @@
 //! The attention kernels of a GPU as the cost model sees them, and which calls each is launched for.
 
+use ringlab_kernels::sections;
 use ringlab_kernels::spec::{Dtype as KernelDtype, HeadDim};
 use ringlab_kernels::variant::{ForwardTiles, Grid as KernelGrid, Kernel, Target};
-use ringlab_sim::config::cluster::{Grid, Items, KernelUse};
+use ringlab_sim::config::cluster::{Grid, Items, KernelUse, Sections};
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
+use ringlab_sim::units::Bytes;
 
 use super::MachineKernel;
 
@@ -14,6 +16,10 @@ const WIDE: KernelUse = KernelUse {
     or_visited: ForwardTiles::WIDE_VISITED.0 as f64 / ForwardTiles::WIDE_VISITED.1 as f64,
     above_keys: ForwardTiles::WIDE_ABOVE_KEYS as u64,
 };
+
+/// The order of a persistent forward's queue, by the rule that launches go by.
+const SECTIONS: Sections =
+    Sections { cache: Bytes(sections::CACHE as u64), items_an_sm: sections::TILES_A_MULTIPROCESSOR as u32 };
 
 /// All of them, of the largest head dimension first; a row with a condition follows the row for all other calls. The shapes of
 /// short launches have no rows: calls so short are one round of work items, from which an item and its tiles cannot be
@@ -33,15 +39,20 @@ fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
         items,
         grid: if kernel.grid == KernelGrid::Persistent { Grid::PersistentQueue } else { Grid::PerItem },
         used_for: None,
+        sections: None,
         fitted_above: 0,
     };
     let forward = |tiles| Kernel::forward(target, dtype, head_dim, tiles);
+    let forward_row = |kernel: &Kernel| {
+        let sections = (kernel.grid == KernelGrid::Persistent).then_some(SECTIONS);
+        MachineKernel { sections, ..row(Pass::Forward, kernel, Items::QueryTiles) }
+    };
     let [general, wide, short] =
         [ForwardTiles::General, ForwardTiles::Wide, ForwardTiles::Short].map(forward);
     let fitted_above = if short == general { 0 } else { ForwardTiles::SHORT_MAX_KEYS as u64 };
-    let mut rows = vec![MachineKernel { fitted_above, ..row(Pass::Forward, &general, Items::QueryTiles) }];
+    let mut rows = vec![MachineKernel { fitted_above, ..forward_row(&general) }];
     if wide != general {
-        rows.push(MachineKernel { used_for: Some(WIDE), ..row(Pass::Forward, &wide, Items::QueryTiles) });
+        rows.push(MachineKernel { used_for: Some(WIDE), ..forward_row(&wide) });
     }
     let backward = Kernel::backward(target, dtype, head_dim);
     rows.push(row(Pass::Backward, &backward, Items::KeyTiles));
@@ -51,8 +62,10 @@ fn of(target: Target, head_dim: HeadDim) -> Vec<MachineKernel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringlab_kernels::spec::Dims;
     use ringlab_kernels::tiles::{Intervals, key_ranges};
     use ringlab_kernels::variant::{Capability, Path, Visits};
+    use ringlab_sim::cost;
     use ringlab_sim::mask::{Documents, Mask, Pattern};
     use ringlab_sim::tiles;
     use ringlab_sim::tokens::{Progression, TokenSet};
@@ -78,6 +91,56 @@ mod tests {
         assert_eq!(shown, expected);
         let portable = all(Target { path: Path::Portable, capability: H200 });
         assert!(portable.len() == 4 && portable.iter().all(|k| k.used_for.is_none() && k.fitted_above == 0));
+    }
+
+    #[test]
+    fn only_the_hopper_forwards_go_in_sections() {
+        let sections = Some(Sections { cache: Bytes(33_554_432), items_an_sm: 4 });
+        for row in hopper() {
+            assert_eq!(row.sections, sections.filter(|_| row.pass == Pass::Forward), "{}", row.name);
+        }
+        let portable = all(Target { path: Path::Portable, capability: H200 });
+        assert!(portable.iter().all(|row| row.sections.is_none()));
+    }
+
+    #[test]
+    fn the_cost_model_expects_the_sections_that_are_launched() {
+        let mut sizes = std::collections::BTreeSet::new();
+        for row in hopper().iter().filter(|row| row.pass == Pass::Forward) {
+            for keys in (1..80).map(|i| i * 1024).chain([1, 100, 1000, 12_345, 1 << 20, 1 << 27]) {
+                for queries in [1, 500, keys.min(1 << 20), 4 * keys.min(1 << 20)] {
+                    for (heads, kv_heads, batch, sms) in [
+                        (16, 16, 1, 132),
+                        (16, 4, 1, 132),
+                        (8, 1, 3, 114),
+                        (12, 12, 2, 78),
+                        (40, 8, 1, 132),
+                        (1, 1, 1, 1),
+                    ] {
+                        let head_dim = HeadDim::try_from(row.head_dim as usize).unwrap();
+                        let dims = Dims { dtype: KernelDtype::Bf16, head_dim, heads, kv_heads, batch };
+                        let tiles = (queries as usize).div_ceil(row.tile.q as usize);
+                        let launched = sections::heads(dims, keys as usize, tiles, sms);
+                        let bytes = cost::keys_and_values(keys, row.head_dim, row.dtype);
+                        let group = (heads / kv_heads) as u64;
+                        let expected = cost::Heads::separate((heads * batch) as u64).in_sections(
+                            row.sections.unwrap(),
+                            (group, bytes),
+                            tiles as u64,
+                            sms as u32,
+                        );
+                        assert_eq!(
+                            expected.section,
+                            Some(launched as u64),
+                            "{}: {queries} x {keys}, {dims:?}",
+                            row.name
+                        );
+                        sizes.insert(launched);
+                    }
+                }
+            }
+        }
+        assert!(sizes.len() > 10, "{sizes:?}");
     }
 
     /// What the launch counts, as it counts it: from positions and one interval a query.

@@ -23,7 +23,7 @@ use crate::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
 
 pub use assumption::Assumption;
 pub use calibration::{Calibration, KernelFigure, KernelId, Quantity, Uncertainty};
-pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass};
+pub use kernel::{Dtype, Grid, Items, KernelRow, KernelUse, NoKernel, Pass, Sections};
 pub use nccl::{HighPriority, NcclLimit, NcclSettings, UnknownLimit};
 pub use power::Power;
 pub use priority::Priority;

@@ -5,14 +5,15 @@
 //! where `t = tile_q * tile_kv * flops_per_pair / (rate / SMs)` is the time of a full tile on one SM. Items go to the
 //! SMs longest first, so that the last wave holds the lightest ones; a call takes
 //! `(sum of items + idle slots of the last wave * lightest item) / SMs`, and never less than its heaviest item, and a
-//! constant that every call has. Equal
-//! items in whole waves make this exact.
+//! constant that every call has. Equal items in whole waves make this exact. Where a row's heads go in sections, see
+//! `sections.rs`.
 
 use super::items::LastRound;
+use super::sections::{Lengths, Queue, keys_and_values};
 use super::whole_picoseconds;
-use crate::config::cluster::{Grid, Items, KernelRow};
+use crate::config::cluster::{Grid, Items, KernelRow, Sections};
 use crate::tiles::{RowTiles, TileProfile, TileShape};
-use crate::units::SimTime;
+use crate::units::{Bytes, SimTime};
 
 const PS_PER_SEC: f64 = 1e12;
 
@@ -31,22 +32,29 @@ pub struct Kernel {
     linked: f64,
     items: Items,
     grid: Grid,
+    /// With the bytes of a key and its value.
+    sections: Option<(Sections, Bytes)>,
     sms: u32,
 }
 
+/// A kernel's constants, bit by bit.
+pub(super) type KernelKey = [u64; 5];
+
 /// Heads of a call, times sequences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Heads {
     /// Heads with work items of their own.
     pub separate: u64,
     /// Query heads that one work item goes through.
     pub shared: u64,
+    /// Heads whose items are handed out before those of the others; without, all items are one queue.
+    pub section: Option<u64>,
 }
 
 impl Heads {
     /// Each with work items of its own.
     pub fn separate(heads: u64) -> Self {
-        Self { separate: heads, shared: 1 }
+        Self { separate: heads, shared: 1, section: None }
     }
 }
 
@@ -67,6 +75,8 @@ pub struct Call {
     pub tiles: f64,
     /// Items beyond whole rounds that are cut into parts, and how long the parts take.
     pub last: Option<(u64, f64)>,
+    /// From the first item's start to the last one's end, where heads go in sections.
+    pub in_sections: Option<f64>,
 }
 
 impl Kernel {
@@ -86,8 +96,14 @@ impl Kernel {
             linked: row.linked.unwrap_or(1.0),
             items: row.items,
             grid: row.grid,
+            sections: row.sections.map(|rule| (rule, keys_and_values(1, row.head_dim, row.dtype))),
             sms: sms.max(1),
         }
+    }
+
+    /// What the time of a call's work items depends on, but for the SMs.
+    pub(super) fn key(&self) -> KernelKey {
+        [self.full_tile, self.partial_tile, self.fixed, self.carry, self.around].map(f64::to_bits)
     }
 
     /// Queries and keys of a tile.
@@ -120,6 +136,14 @@ impl Kernel {
         self.items
     }
 
+    /// Query heads that each have work items of their own, in a call with these tiles each over `keys` keys; `group` of them share
+    /// keys and values.
+    pub(super) fn query_heads(&self, profile: &TileProfile, (heads, group): (u64, u64), keys: u64) -> Heads {
+        let heads = Heads::separate(heads);
+        let Some((rule, key)) = self.sections else { return heads };
+        heads.in_sections(rule, (group, key * keys), profile.rows + profile.blank, self.sms)
+    }
+
     /// A call over `heads` with these tiles each, which reads and leaves a carried state `carries` times in all.
     pub fn call(&self, profile: &TileProfile, heads: Heads, carries: u32) -> Call {
         let tiles = |t: RowTiles| t.full as f64 * self.full_tile + t.partial as f64 * self.partial_tile;
@@ -131,12 +155,20 @@ impl Kernel {
             let tile = tiles(profile.heaviest) / (full + partial) as f64;
             (last.items, last.rounds as f64 * shared * (fixed + last.tiles as f64 * tile))
         });
+        let lengths = Lengths {
+            heaviest: fixed + tiles(profile.heaviest),
+            lightest: fixed + tiles(profile.lightest),
+            total,
+        };
+        let in_sections =
+            Queue::of(profile, heads, self.sms).map(|queue| lengths.add_up(&queue.times(&lengths)) * shared);
         Call {
             last,
+            in_sections,
             items: profile.rows * heads.separate,
             total: total * shared * heads.separate as f64,
-            lightest: (fixed + tiles(profile.lightest)) * shared,
-            heaviest: (fixed + tiles(profile.heaviest)) * shared,
+            lightest: lengths.lightest * shared,
+            heaviest: lengths.heaviest * shared,
             around: self.around,
             tiles: (profile.total.full + profile.total.partial) as f64
                 * self.full_tile
@@ -165,6 +197,9 @@ impl Call {
                 ((self.items - items) / sms) as f64 * self.lightest + time + self.around,
             );
         }
+        if let Some(time) = self.in_sections {
+            return whole_picoseconds(time + self.around);
+        }
         let idle = self.items.next_multiple_of(sms) - self.items;
         let spread = (self.total + idle as f64 * self.lightest) / sms as f64;
         whole_picoseconds(spread.max(self.heaviest) + self.around)
@@ -175,182 +210,40 @@ impl Call {
 /// partial tile): the factors with which a call's time is linear in a kernel's constants.
 pub fn weights(profile: &TileProfile, heads: Heads, sms: u32, (item, grid): (Items, Grid)) -> [f64; 3] {
     let last = LastRound::of(item, grid, profile, heads, sms);
+    let queue = Queue::of(profile, heads, sms);
     let sms = u64::from(sms.max(1));
     let items = profile.rows * heads.separate;
+    let shared = heads.shared as f64;
+    let RowTiles { full, partial } = profile.heaviest;
     if let Some(last) = last {
-        let RowTiles { full, partial } = profile.heaviest;
         let whole = ((items - last.items) / sms) as f64;
         let part = last.tiles as f64 / (full + partial) as f64;
-        let of = |one: u64| heads.shared as f64 * (whole + last.rounds as f64 * part) * one as f64;
-        return [heads.shared as f64 * (whole + last.rounds as f64), of(full), of(partial)];
+        let of = |one: u64| shared * (whole + last.rounds as f64 * part) * one as f64;
+        return [shared * (whole + last.rounds as f64), of(full), of(partial)];
     }
-    let idle = items.next_multiple_of(sms) - items;
-    let shared = heads.shared as f64;
-    let spread =
-        |total: u64, lightest: u64| shared * (total * heads.separate + idle * lightest) as f64 / sms as f64;
-    let RowTiles { full, partial } = profile.heaviest;
-    let spread = [
-        spread(profile.rows, 1),
-        spread(profile.total.full, profile.lightest.full),
-        spread(profile.total.partial, profile.lightest.partial),
-    ];
-    let heaviest = [1, full, partial].map(|n| (n * heads.shared) as f64);
-    // As in [`Call::time`], a call takes no less than its heaviest item. Which of the two it is depends on the constants;
-    // where they are not known yet, prologue and epilogue count as a full tile, and a partial tile as one and a half.
+    // Which items a call waits for depends on the constants; where they are not known yet, prologue and epilogue count as a
+    // full tile, and a partial tile as one and a half.
     let typical = |[fixed, full, partial]: [f64; 3]| fixed + full + 1.5 * partial;
+    let of = |rows: u64, tiles: RowTiles| [rows, tiles.full, tiles.partial].map(|n| n as f64);
+    let (total, heaviest, lightest) =
+        (of(profile.rows, profile.total), of(1, profile.heaviest), of(1, profile.lightest));
+    if let Some(queue) = queue {
+        let lengths =
+            Lengths { heaviest: typical(heaviest), lightest: typical(lightest), total: typical(total) };
+        let times = queue.times(&lengths);
+        let of = |i: usize| {
+            let lengths = Lengths { heaviest: heaviest[i], lightest: lightest[i], total: total[i] };
+            shared * lengths.add_up(&times)
+        };
+        return [of(0), of(1), of(2)];
+    }
+    // As in [`Call::time`], a call takes no less than its heaviest item.
+    let idle = (items.next_multiple_of(sms) - items) as f64;
+    let spread =
+        [0, 1, 2].map(|i| shared * (total[i] * heads.separate as f64 + idle * lightest[i]) / sms as f64);
+    let heaviest = heaviest.map(|n| n * shared);
     if typical(spread) < typical(heaviest) { heaviest } else { spread }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::cluster::{Dtype, Pass};
-    use crate::mask::{Documents, Mask, Pattern};
-    use crate::tiles;
-    use crate::tokens::{Progression, TokenSet};
-    use crate::units::FlopsPerSec;
-    use proptest::prelude::*;
-    use std::cmp::Reverse;
-
-    fn row(tile_q: u32, tile_kv: u32, sms: u32) -> KernelRow {
-        KernelRow {
-            name: "test".into(),
-            head_dim: 64,
-            dtype: Dtype::Bf16,
-            pass: Pass::Forward,
-            tile_q,
-            tile_kv,
-            // A full tile takes 1000 ps on one SM.
-            rate: FlopsPerSec(f64::from(tile_q * tile_kv * 4 * 64) * 1e9 * f64::from(sms)),
-            partial_tile_cost: 1.5,
-            prologue: SimTime(700),
-            epilogue: SimTime(300),
-            call: SimTime::ZERO,
-            carry: SimTime::ZERO,
-            items: Items::QueryTiles,
-            grid: Grid::Persistent,
-            source: "test".into(),
-            boost: None,
-            linked: None,
-            used_for: None,
-        }
-    }
-
-    fn causal(rows: u64, tile: u64) -> TileProfile {
-        let n = rows * tile;
-        let all = TokenSet::new([Progression::contiguous(0, n)]);
-        let mask = Mask::new(Pattern::Causal, &Documents::single(n));
-        tiles::profile(&mask, &all, &all, TileShape { q: tile, kv: tile })
-    }
-
-    /// Every item of a causal square on the SM that is free first, longest first.
-    fn longest_first(rows: u64, repeats: u64, sms: usize) -> u64 {
-        let mut items: Vec<u64> =
-            (0..repeats).flat_map(|_| (0..rows).map(|full| 1000 + full * 1000 + 1500)).collect();
-        items.sort_unstable_by_key(|&i| Reverse(i));
-        let mut free = vec![0; sms];
-        for item in items {
-            *free.iter_mut().min().unwrap() += item;
-        }
-        free.into_iter().max().unwrap()
-    }
-
-    #[test]
-    fn equal_items_in_waves_are_exact() {
-        let kernel = Kernel::new(&row(128, 128, 132), 132);
-        let profile = TileProfile {
-            rows: 33,
-            blank: 0,
-            total: RowTiles { full: 33 * 10, partial: 0 },
-            empty: 0,
-            heaviest: RowTiles { full: 10, partial: 0 },
-            lightest: RowTiles { full: 10, partial: 0 },
-        };
-        // One item is 1 + 10 ns.
-        assert_eq!(kernel.call(&profile, Heads::separate(4), 0).time(132), SimTime(11_000));
-        assert_eq!(kernel.call(&profile, Heads::separate(8), 0).time(132), SimTime(22_000));
-        assert_eq!(
-            kernel.call(&profile, Heads::separate(9), 0).time(132),
-            SimTime(33_000),
-            "33 items more need another wave"
-        );
-        assert_eq!(kernel.call(&profile, Heads::separate(1), 0).time(132), SimTime(11_000));
-    }
-
-    #[test]
-    fn single_pairs_on_one_sm_are_exact_work() {
-        let mut ideal = row(1, 1, 1);
-        (ideal.prologue, ideal.epilogue, ideal.partial_tile_cost) = (SimTime::ZERO, SimTime::ZERO, 1.0);
-        let call = Kernel::new(&ideal, 1).call(&causal(100, 1), Heads::separate(3), 0);
-        assert_eq!(call.time(1), SimTime(3 * 1000 * 100 * 101 / 2));
-    }
-
-    #[test]
-    fn every_call_has_its_constant_once() {
-        let with = KernelRow { call: SimTime(5000), ..row(64, 64, 8) };
-        let (profile, heads) = (causal(20, 64), Heads::separate(6));
-        let time = |row: &KernelRow, carries| Kernel::new(row, 8).call(&profile, heads, carries).time(8).0;
-        assert_eq!(time(&with, 0), time(&row(64, 64, 8), 0) + 5000);
-        // 120 items in 15 whole waves, each with two carries of 400 ps more.
-        let carrying = KernelRow { carry: SimTime(400), ..with.clone() };
-        assert_eq!(time(&carrying, 2), time(&with, 0) + 15 * 2 * 400);
-    }
-
-    #[test]
-    fn weights_times_constants_are_the_time_of_a_call() {
-        for (rows, repeats, sms) in [(33, 4, 132), (7, 3, 16), (1, 1, 132), (40, 16, 132)] {
-            let (kernel, profile) = (Kernel::new(&row(64, 64, sms), sms), causal(rows, 64));
-            let [fixed, full, partial] =
-                weights(&profile, Heads::separate(repeats), sms, (Items::QueryTiles, Grid::Persistent));
-            let time = fixed * 1000.0 + full * 1000.0 + partial * 1500.0;
-            let exact = kernel.call(&profile, Heads::separate(repeats), 0).time(sms).0 as f64;
-            assert!((time - exact).abs() <= 1.0, "{time} for {exact}");
-        }
-    }
-
-    #[test]
-    fn a_last_round_of_parts_takes_their_time() {
-        // 2048 equal items on 132 SMs: 15 rounds of 1 + 128, and three of 1 + 26.
-        let queue = KernelRow { items: Items::KeyTiles, grid: Grid::PersistentQueue, ..row(64, 64, 132) };
-        let each = RowTiles { full: 128, partial: 0 };
-        let total = RowTiles { full: 64 * 128, partial: 0 };
-        let profile = TileProfile { rows: 64, blank: 0, total, empty: 0, heaviest: each, lightest: each };
-        let heads = Heads::separate(32);
-        let time = Kernel::new(&queue, 132).call(&profile, heads, 0).time(132).0;
-        assert_eq!(time, (15 * 129 + 3 * 27) * 1000);
-        let [fixed, full, partial] = weights(&profile, heads, 132, (Items::KeyTiles, Grid::PersistentQueue));
-        assert_eq!([fixed, full, partial], [18.0, 15.0 * 128.0 + 3.0 * 26.0, 0.0]);
-        let plain = Kernel::new(&row(64, 64, 132), 132).call(&profile, heads, 0).time(132).0;
-        assert_eq!(plain, 16 * 129 * 1000);
-    }
-
-    #[test]
-    fn nothing_to_do_takes_no_time_and_no_rate_takes_for_ever() {
-        let kernel = Kernel::new(&row(64, 64, 8), 8);
-        assert_eq!(kernel.call(&TileProfile::default(), Heads::separate(8), 0).time(8), SimTime::ZERO);
-        let stopped = KernelRow { rate: FlopsPerSec(0.0), ..row(64, 64, 8) };
-        assert_eq!(
-            Kernel::new(&stopped, 8).call(&causal(4, 64), Heads::separate(1), 0).time(8),
-            SimTime::NEVER
-        );
-        let ideal = KernelRow { rate: FlopsPerSec(f64::INFINITY), ..row(64, 64, 8) };
-        assert_eq!(
-            Kernel::new(&ideal, 8).call(&causal(4, 64), Heads::separate(2), 0).time(8),
-            SimTime(1000),
-            "only the prologue"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn a_call_is_near_the_longest_first_schedule(rows in 1u64..40, repeats in 1u64..40, sms in 1u32..140) {
-            let kernel = Kernel::new(&row(64, 64, sms), sms);
-            let call = kernel.call(&causal(rows, 64), Heads::separate(repeats), 0);
-            let (time, exact) = (call.time(sms).0, longest_first(rows, repeats, sms as usize));
-            prop_assert!(time as f64 >= call.total / f64::from(sms), "below the work bound");
-            prop_assert!(time as f64 >= call.heaviest, "below the heaviest item");
-            // List scheduling is within one item of the optimum, and so is the closed form.
-            prop_assert!(time.abs_diff(exact) as f64 <= call.heaviest, "{} for {}", time, exact);
-        }
-    }
-}
+mod tests;

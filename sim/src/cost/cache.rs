@@ -1,4 +1,5 @@
-//! Tile and pair counts by relative geometry: the steps of a ring differ in position but seldom in shape.
+//! Tile and pair counts by relative geometry, and calls by their counts: the steps of a ring differ in position but seldom in
+//! shape.
 //!
 //! Counts depend on the queries' positions relative to the first query, the keys' relative to the first key, and the
 //! mask between them in the same coordinates. A bound of the mask that lies before all keys, or behind them all, for
@@ -9,13 +10,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 
-use super::By;
+use super::attention::KernelKey;
+use super::{By, Call, Heads, Kernel};
 use crate::config::cluster::Items;
 use crate::mask::{Bound, Mask};
 use crate::tiles::TileProfile;
 use crate::tokens::{Progression, TokenSet};
 
-/// Entries after which the table starts anew, so that a long sweep does not fill the memory.
+/// Entries after which a table starts anew, so that a long sweep does not fill the memory.
 const MOST_ENTRIES: usize = 1 << 16;
 
 /// What is counted of one (queries, keys, mask), for one head.
@@ -61,6 +63,41 @@ impl Geometries {
         let counted = count();
         self.known.insert(self.key.as_slice().into(), counted);
         counted
+    }
+}
+
+/// What the time of a call in sections depends on.
+type CallKey = (TileProfile, Heads, u32, KernelKey);
+
+/// Calls whose heads go in sections, which take longer to price than to look up. The latest one is kept aside: calls of one shape
+/// follow each other.
+#[derive(Debug, Clone)]
+pub(super) struct Priced {
+    known: HashMap<CallKey, Call, BuildHasherDefault<DefaultHasher>>,
+    latest: Option<(CallKey, Call)>,
+    enabled: bool,
+}
+
+impl Priced {
+    pub fn new(enabled: bool) -> Self {
+        Self { known: HashMap::default(), latest: None, enabled }
+    }
+
+    /// [`Kernel::call`].
+    pub fn call(&mut self, kernel: &Kernel, profile: &TileProfile, heads: Heads, carries: u32) -> Call {
+        if !self.enabled || heads.section.is_none() || profile.lightest == profile.heaviest {
+            return kernel.call(profile, heads, carries);
+        }
+        let key = (*profile, heads, carries, kernel.key());
+        if let Some((_, call)) = self.latest.filter(|(latest, _)| *latest == key) {
+            return call;
+        }
+        if self.known.len() >= MOST_ENTRIES {
+            self.known.clear();
+        }
+        let call = *self.known.entry(key).or_insert_with(|| kernel.call(profile, heads, carries));
+        self.latest = Some((key, call));
+        call
     }
 }
 
@@ -120,8 +157,10 @@ impl Hull {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::cluster::{Cluster, Dtype, KernelRow, Pass, test_text};
     use crate::mask::{Documents, Pattern};
     use crate::tiles::TileShape;
+    use crate::units::SimTime;
     use crate::{tiles, work};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -157,6 +196,32 @@ mod tests {
                 prop_assert_eq!(first, counts, "queries from {}, keys from {}", a, b);
             }
         }
+    }
+
+    #[test]
+    fn remembered_calls_are_what_their_kernel_makes_of_them() {
+        let cluster = Cluster::parse("test", &test_text("")).unwrap();
+        let mut row = cluster.kernel(128, Dtype::Bf16, Pass::Forward).unwrap().clone();
+        row.carry = SimTime(500_000);
+        let slower = KernelRow { prologue: row.prologue + SimTime(1_000_000), ..row.clone() };
+        let kernels = [&row, &slower].map(|row| Kernel::new(row, 132));
+        let mut priced = Priced::new(true);
+        for _ in 0..2 {
+            for (i, len) in (0..).zip([3000, 6000, 6000, 24_576, 6000]) {
+                let set = TokenSet::new([Progression::contiguous(0, len)]);
+                let mask = Mask::new(Pattern::Causal, &Documents::single(len));
+                for (section, carries) in [(None, 0), (Some(16), 0), (Some(3), 0), (Some(3), 2), (Some(3), 1)]
+                {
+                    let kernel = &kernels[i % 2];
+                    let profile = tiles::profile(&mask, &set, &set, kernel.tile());
+                    let heads = Heads { section, ..Heads::separate(16) };
+                    let call = priced.call(kernel, &profile, heads, carries);
+                    assert_eq!(call, kernel.call(&profile, heads, carries), "{len}, {section:?}, {carries}");
+                }
+            }
+        }
+        // Lengths with a kernel: four; with sections and carries: four each.
+        assert_eq!(priced.known.len(), 4 * 4);
     }
 
     #[test]

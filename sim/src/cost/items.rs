@@ -22,7 +22,7 @@ pub fn heads(
 ) -> Heads {
     let are_enough = (profile.rows + profile.blank) * kv_heads >= ENOUGH * u64::from(sms.max(1));
     match items {
-        Items::KeyTiles if writes || are_enough => Heads { separate: kv_heads, shared: group },
+        Items::KeyTiles if writes || are_enough => Heads { separate: kv_heads, shared: group, section: None },
         Items::KeyTiles | Items::QueryTiles => Heads::separate(kv_heads * group),
     }
 }
@@ -84,9 +84,9 @@ mod tests {
     fn items_take_whole_groups_where_they_are_enough_or_first() {
         let of = |rows, writes| heads(Items::KeyTiles, &full(rows, 8), (16, 2), 132, writes);
         // 528 items are four an SM, 512 are not.
-        assert_eq!(of(33, false), Heads { separate: 16, shared: 2 });
-        assert_eq!(of(32, false), Heads { separate: 32, shared: 1 });
-        assert_eq!(of(32, true), Heads { separate: 16, shared: 2 });
+        assert_eq!(of(33, false), Heads { separate: 16, shared: 2, section: None });
+        assert_eq!(of(32, false), Heads::separate(32));
+        assert_eq!(of(32, true), Heads { separate: 16, shared: 2, section: None });
         assert_eq!(heads(Items::QueryTiles, &full(32, 8), (16, 2), 132, true), Heads::separate(32));
     }
 
@@ -111,7 +111,7 @@ mod tests {
         // 4 x 132 items are enough for whole groups, 16 of 33 rows of which nobody sees.
         let few = TileProfile { rows: 17, blank: 16, ..full(17, 8) };
         let separate = heads(Items::KeyTiles, &few, (16, 2), 132, false);
-        assert_eq!(separate, Heads { separate: 16, shared: 2 });
+        assert_eq!(separate, Heads { separate: 16, shared: 2, section: None });
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let found = last(&full(64, 128), Heads::separate(32));
         assert_eq!(found, Some(LastRound { items: 68, rounds: 3, tiles: 26 }));
         // 12 items of two heads: 11 parts of three tiles fill all SMs.
-        let few = last(&full(12, 32), Heads { separate: 1, shared: 2 });
+        let few = last(&full(12, 32), Heads { separate: 1, shared: 2, section: None });
         assert_eq!(few, Some(LastRound { items: 12, rounds: 1, tiles: 3 }));
         // 1024 = 7 x 132 + 100: of 128 + 6, the best is four rounds of 26 + 6.
         assert_eq!(last(&full(64, 128), Heads::separate(16)), None);

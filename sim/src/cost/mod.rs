@@ -6,11 +6,13 @@ mod items;
 mod kernels;
 mod memory;
 mod scores;
+mod sections;
 
 pub use attention::{Call, Heads, Kernel, weights};
 pub use items::heads;
 pub use kernels::Kernels;
 pub use memory::{accumulate_bytes, merge_bytes, preprocess_bytes};
+pub use sections::keys_and_values;
 
 use crate::config::cluster::{Cluster, Items, NoKernel};
 use crate::mask::Mask;
@@ -20,24 +22,25 @@ use crate::tokens::TokenSet;
 use crate::units::{Bytes, SimTime};
 use crate::work;
 
-use cache::{Geometries, Geometry};
+use cache::{Geometries, Geometry, Priced};
 
 /// Prices operations on the devices of one cluster, and remembers the tile counts of geometries that it has seen.
 #[derive(Debug, Clone)]
 pub struct Costs {
     cluster: Cluster,
     geometries: Geometries,
+    priced: Priced,
 }
 
 impl Costs {
     /// Prices on the devices of `cluster`.
     pub fn new(cluster: &Cluster) -> Self {
-        Self { cluster: cluster.clone(), geometries: Geometries::new(true) }
+        Self { cluster: cluster.clone(), geometries: Geometries::new(true), priced: Priced::new(true) }
     }
 
     /// As [`Costs::new`], but the tiles of every call are counted anew: slower, with the same results.
     pub fn uncached(cluster: &Cluster) -> Self {
-        Self { cluster: cluster.clone(), geometries: Geometries::new(false) }
+        Self { cluster: cluster.clone(), geometries: Geometries::new(false), priced: Priced::new(false) }
     }
 
     /// SMs of a device, at least one.
@@ -75,12 +78,15 @@ impl Costs {
         let profile = self.profile(plan, kernel, (q, kv, mask));
         let (queries, keys) = (repeats(plan, q), repeats(plan, kv).max(1));
         let heads = match kernel.items() {
-            Items::QueryTiles => Heads::separate(queries),
+            Items::QueryTiles => {
+                let group = queries.div_ceil(keys);
+                kernel.query_heads(&profile, (queries, group), plan.block(kv).tokens.len())
+            }
             Items::KeyTiles => {
                 heads(Items::KeyTiles, &profile, (keys, queries.div_ceil(keys)), self.sms(), writes)
             }
         };
-        kernel.call(&profile, heads, carries)
+        self.priced.call(kernel, &profile, heads, carries)
     }
 
     /// The tiles of an attention call for one head, as `kernel` cuts it.

@@ -121,6 +121,7 @@ impl KernelFamily {
             boost: None,
             linked: None,
             used_for: None,
+            sections: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Random plans on random clusters: bounds, and what must not matter.
 
 use proptest::prelude::*;
-use ringlab_sim::config::cluster::{Cluster, FabricTopology, Grid, NetworkTopology, Priority};
+use ringlab_sim::config::cluster::{Cluster, FabricTopology, Grid, NetworkTopology, Priority, Sections};
 use ringlab_sim::cost::Costs;
 use ringlab_sim::engine::{Discard, Machine, SimOptions, simulate, simulate_with};
 use ringlab_sim::mask::Pattern;
@@ -258,7 +258,12 @@ proptest! {
 
     /// One machine for many plans: neither what it ran before nor its table of geometries shows.
     #[test]
-    fn a_machine_forgets_what_it_ran(plans in prop::collection::vec(plan(), 2..5), cluster in cluster()) {
+    fn a_machine_forgets_what_it_ran(
+        plans in prop::collection::vec(plan(), 2..5), mut cluster in cluster(), items_an_sm in prop::option::of(0u32..4)
+    ) {
+        for row in &mut cluster.kernels {
+            row.sections = items_an_sm.map(|items_an_sm| Sections { cache: Bytes(0), items_an_sm });
+        }
         let mut machine = Machine::new(&cluster, 16, &SimOptions::default()).unwrap();
         let mut uncached = Machine::uncached(&cluster, 16, &SimOptions::default()).unwrap();
         for plan in &plans {

@@ -58,6 +58,7 @@ pub fn ideal(gpus: u32) -> Cluster {
         boost: None,
         linked: None,
         used_for: None,
+        sections: None,
     });
     let zero = SimTime::ZERO;
     Cluster {

@@ -53,6 +53,7 @@ pub fn cluster(nodes: u32) -> Cluster {
         boost: None,
         linked: None,
         used_for: None,
+        sections: None,
     });
     Cluster {
         name: "test".into(),

@@ -12,6 +12,7 @@ fn kernel(kv: u64, used_for: Option<KernelUse>) -> MachineKernel {
         items: Items::QueryTiles,
         grid: Grid::Persistent,
         used_for,
+        sections: None,
         fitted_above: 0,
     }
 }

@@ -75,6 +75,7 @@ impl Machine for Limited {
                 items: row.items,
                 grid: Grid::Persistent,
                 used_for: None,
+                sections: None,
                 fitted_above: 0,
             }
         };

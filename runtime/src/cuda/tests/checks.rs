@@ -31,6 +31,7 @@ impl Machine for Small {
             items: Items::QueryTiles,
             grid: Grid::PersistentQueue,
             used_for: None,
+            sections: None,
             fitted_above: 0,
         };
         vec![kernel(Pass::Forward), kernel(Pass::Backward)]

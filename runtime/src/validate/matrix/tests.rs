@@ -67,6 +67,7 @@ impl Machine for Gpus {
             items: Items::QueryTiles,
             grid: Grid::Persistent,
             used_for: None,
+            sections: None,
             fitted_above: 0,
         };
         [128, 64].into_iter().flat_map(|d| [kernel(d, Pass::Forward), kernel(d, Pass::Backward)]).collect()

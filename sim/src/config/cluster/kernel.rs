@@ -56,6 +56,20 @@ pub struct KernelRow {
     /// The calls that the kernel is used for; a row without it is for all others.
     #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
     pub used_for: Option<KernelUse>,
+    /// The order in which a queue of query tiles is handed out; longest first without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sections: Option<Sections>,
+}
+
+/// A queue that hands out the query tiles of some heads, longest first, before those of the next, so that the keys and values
+/// that are read at a time stay in the cache. Sections have as many heads as follow, but are of equal size, the last one aside,
+/// and of whole groups of heads that share keys.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sections {
+    /// As many heads as have keys and values of so many bytes...
+    pub cache: Bytes,
+    /// ...or, if those are more, as many as have so many work items an SM.
+    pub items_an_sm: u32,
 }
 
 /// Which calls of a pass, element type and head dimension a kernel is used for: those over many keys, and those of middling

@@ -1,7 +1,7 @@
 //! The table of kernels.
 
 use super::{RATE, SOURCE, TIME};
-use crate::config::cluster::{Device, Dtype, Items, KernelRow, KernelUse};
+use crate::config::cluster::{Device, Dtype, Grid, Items, KernelRow, KernelUse, Sections};
 use crate::config::error::ConfigError;
 use crate::config::field::Keyword;
 use crate::config::section::{Keys, Section};
@@ -26,7 +26,9 @@ const KERNEL: Keys = &[
     ("grid", "\"persistent\""),
     SOURCE,
     ("use", "{ min_keys = 32768, or_visited = 0.9, above_keys = 2048 }"),
+    ("sections", "{ cache = \"32 MiB\", items_an_sm = 4 }"),
 ];
+const SECTIONS: Keys = &[("cache", "\"32 MiB\""), ("items_an_sm", "4")];
 const USE: Keys = &[("min_keys", "32768"), ("or_visited", "0.9"), ("above_keys", "2048")];
 
 /// Most keys of a call.
@@ -66,6 +68,22 @@ fn used_for(section: &Section<'_, '_>) -> Result<Option<KernelUse>, ConfigError>
     Ok(Some(KernelUse { min_keys, or_visited, above_keys }))
 }
 
+/// The order of a row's queue, if it says.
+fn sections(
+    section: &Section<'_, '_>,
+    (items, grid): (Items, Grid),
+) -> Result<Option<Sections>, ConfigError> {
+    let Some(table) = section.optional_section("sections", SECTIONS)? else { return Ok(None) };
+    if items != Items::QueryTiles || grid == Grid::Persistent {
+        let error = table.error("only query tiles that are taken one by one go in sections of heads");
+        return Err(error.with_hint(
+            "they are those of items = \"query-tiles\" and grid = \"persistent-queue\" or \"per-item\"",
+        ));
+    }
+    let cache = table.required("cache")?.amount()?;
+    Ok(Some(Sections { cache, items_an_sm: table.required("items_an_sm")?.small_count(0..=1 << 16)? }))
+}
+
 fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, ConfigError> {
     let dtype: Dtype = section.required("dtype")?.keyword()?;
     let rate_field = section.required("rate")?;
@@ -75,6 +93,8 @@ fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, Confi
             format!("`{}` is {rate}, more than the device's {} peak, {peak}", rate_field.path, dtype.name());
         return Err(rate_field.error(message).with_hint("peaks are dense, without sparsity"));
     }
+    let items = section.optional("items").map_or(Ok(Items::default()), |field| field.keyword())?;
+    let grid = section.required("grid")?.keyword()?;
     Ok(KernelRow {
         name: section.required("name")?.text()?,
         head_dim: section.required("head_dim")?.small_count(1..=4096)?,
@@ -90,16 +110,18 @@ fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, Confi
         carry: section.optional("carry").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
         boost: section.optional("boost").map(|field| field.real(1.0..=10.0)).transpose()?,
         linked: section.optional("linked").map(|field| field.real(1.0..=2.0)).transpose()?,
-        items: section.optional("items").map_or(Ok(Items::default()), |field| field.keyword())?,
-        grid: section.required("grid")?.keyword()?,
+        items,
+        grid,
         source: section.required("source")?.text()?,
         used_for: used_for(section)?,
+        sections: sections(section, (items, grid))?,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::cluster::{Cluster, Dtype, KernelUse, Pass, test_text};
+    use crate::config::cluster::{Cluster, Dtype, KernelUse, Pass, Sections, test_text};
+    use crate::units::Bytes;
 
     /// A second forward kernel for heads of 128, for the calls `used_for`.
     fn text(used_for: &str) -> String {
@@ -152,5 +174,53 @@ mod tests {
         let alone = alone.replace("head_dim = 128\n            dtype", "head_dim = 96\n            dtype");
         let message = Cluster::parse("c.toml", &alone).unwrap_err().to_string();
         assert!(message.contains("no kernel before it for all other calls of forward bf16 96"), "{message}");
+    }
+
+    #[test]
+    fn sections_are_read_and_written_back() {
+        let used_for = "use = { min_keys = 32768, or_visited = 0.9, above_keys = 2048 }\n";
+        let text = text(&format!("{used_for}sections = {{ cache = \"32 MiB\", items_an_sm = 4 }}"));
+        let cluster =
+            Cluster::parse("c.toml", &text.replace("\"persistent\"", "\"persistent-queue\"")).unwrap();
+        let general = cluster.kernel(128, Dtype::Bf16, Pass::Forward).unwrap();
+        let wide = cluster.conditional_kernel(general).unwrap();
+        let expected = Sections { cache: Bytes(33_554_432), items_an_sm: 4 };
+        assert_eq!((general.sections, wide.sections), (None, Some(expected)));
+        let written = cluster.to_toml();
+        assert!(
+            written.contains("[kernels.sections]\ncache = \"33.554432 MB\"\nitems_an_sm = 4\n"),
+            "{written}"
+        );
+        assert_eq!(Cluster::parse("again", &written).unwrap(), cluster);
+    }
+
+    #[test]
+    fn sections_that_make_no_sense_are_refused() {
+        let error = |grid: &str, rest: &str| {
+            let used_for = "use = { min_keys = 9, or_visited = 0.9, above_keys = 2 }\n";
+            let text = text(&format!("{used_for}{rest}")).replace("grid = \"persistent\"", grid);
+            let line = text.lines().position(|line| line.contains("sections")).unwrap() + 1;
+            let message = Cluster::parse("c.toml", &text).unwrap_err().to_string();
+            assert!(message.contains(&format!("--> c.toml:{line}:")), "{line}: {message}");
+            message
+        };
+        let queue = "grid = \"persistent-queue\"";
+        let good = "sections = { cache = \"32 MiB\", items_an_sm = 4 }";
+        for (grid, rest, expected) in [
+            ("grid = \"persistent\"", good, "only query tiles that are taken one by one"),
+            (
+                "grid = \"per-item\"\nitems = \"key-tiles\"",
+                good,
+                "only query tiles that are taken one by one",
+            ),
+            (queue, "sections = { cache = \"32 MiB\" }", "missing `kernels[4].sections.items_an_sm`"),
+            (queue, "sections = { cache = 32, items_an_sm = 4 }", "`32` has no unit"),
+            (queue, "sections = { cache = \"32 MiB\", items_an_sm = 0.5 }", "a whole number from 0 to 65536"),
+            (queue, "sections = { cache = \"32 MiB\", items_an_sm = 4, head = 1 }", "unknown key"),
+            (queue, "sections = 4", "expected a table"),
+        ] {
+            let message = error(grid, rest);
+            assert!(message.contains(expected), "{rest}: {message}");
+        }
     }
 }
