@@ -72,14 +72,10 @@ impl Session<'_> {
 
     fn nccl_beside(&mut self, date: &str) -> Result<(), CalibrateError> {
         let before = self.pairs(Transport::Nccl, First::Message)?;
-        let (share, slowed_by_calls) = losses(&before);
-        let total = self.cluster.device.sms;
-        let sms = ((share * f64::from(total)).round() as u32).min(total.saturating_sub(1));
+        let (sms, slowed_by_calls) = self.report_held("NCCL before attention calls", &before);
         let nccl = &mut self.cluster.fabric.nccl;
         (nccl.sms, nccl.slows_calls, nccl.slowed_by_calls) = (sms, 0.0, slowed_by_calls);
         nccl.source = format!("{}; beside attention calls, measured {date}", nccl.source);
-        let constants = format!("{sms} of {total} SMs, a message loses {:.1}%", 100.0 * slowed_by_calls);
-        self.report_pairs("NCCL before attention calls", constants, &before, share);
         let after = self.pairs(Transport::Nccl, First::Call)?;
         let waits = waits_for_calls(&after);
         let how = if waits { "waits for the call's end" } else { "moves beside the call" };
@@ -134,6 +130,16 @@ impl Session<'_> {
         let plan = plan.ok_or(CalibrateError::Sizes("overlapping"))?;
         let runs = self.machine.run(&plan, Launching::Stepwise, self.machine.sizes().repeats)?;
         Ok(Together::of(&runs.timeline))
+    }
+
+    /// SMs that messages hold beside calls, and the share of their bandwidth that they lose; reports both.
+    fn report_held(&mut self, what: &str, pairs: &[(Together, Alone)]) -> (u32, f64) {
+        let (share, slowed_by_calls) = losses(pairs);
+        let total = self.cluster.device.sms;
+        let sms = ((share * f64::from(total)).round() as u32).min(total.saturating_sub(1));
+        let constants = format!("{sms} of {total} SMs, a message loses {:.1}%", 100.0 * slowed_by_calls);
+        self.report_pairs(what, constants, pairs, share);
+        (sms, slowed_by_calls)
     }
 
     /// Reports the calls' times: measured, and by the share `loss` of their speed while both run.

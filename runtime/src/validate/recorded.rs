@@ -54,16 +54,7 @@ pub struct RecordedNccl {
     /// The most CTAs of a transfer.
     pub ctas: Option<u32>,
     /// Of the streams.
-    #[serde(with = "PriorityName")]
     pub priority: Priority,
-}
-
-/// The names of [`Priority`] in reports.
-#[derive(Deserialize)]
-#[serde(remote = "Priority", rename_all = "kebab-case")]
-enum PriorityName {
-    Normal,
-    High,
 }
 
 impl Recorded {
