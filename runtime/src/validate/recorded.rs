@@ -65,7 +65,7 @@ impl Recorded {
     }
 
     /// The cluster on whose links virtual ranks were put when they were measured.
-    pub fn linked_by(&self) -> &str {
+    pub fn cluster_of_links(&self) -> &str {
         self.measured_in.as_ref().map_or(&self.cluster, |origin| &origin.cluster)
     }
 }

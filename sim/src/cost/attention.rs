@@ -122,7 +122,7 @@ impl Kernel {
     }
 
     /// How many times as long its calls take on a rank that exchanges messages with other GPUs.
-    pub fn linked(&self) -> f64 {
+    pub(crate) fn linked(&self) -> f64 {
         self.linked
     }
 
