@@ -1,13 +1,14 @@
 //! What attention calls and transfers beside them cost each other.
 //!
-//! A call that takes `t0` in a run with messages, which is its time alone times `linked` of its kernel, and `t` beside one, with which it
-//! shares the time `o`, has lost the share `(t - t0) / o` of its speed on the way; likewise a message. Over all points the sums are divided, so that long overlaps
-//! count most. What NCCL takes are SMs: the share that is lost is that of all of them.
+//! A call that takes `t0` in a run with messages, which is its time alone times `linked` of its kernel, and `t` beside one,
+//! with which it shares the time `o`, has lost the share `(t - t0) / o` of its speed on the way; likewise a message. Over all
+//! points the sums are divided, so that long overlaps count most. What NCCL takes are SMs: the share that is lost is that of
+//! all of them.
 
 mod model;
 mod nccl;
 
-use ringlab_sim::config::cluster::Grid;
+use ringlab_sim::config::cluster::{Grid, Transport as Reached};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Rank, Transport};
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
@@ -23,8 +24,6 @@ use crate::machine::{Launching, MachineKernel};
 /// Queries of a rank over the keys of its call: a message of all its tokens takes about as long as the call, and a quarter
 /// of it.
 const QUERIES_A_KEY: [u64; 2] = [16, 4];
-/// Most of its speed that anything is taken to lose.
-const MOST: f64 = 0.99;
 /// A message that moved for less than this share of itself beside a call had to wait for the call's end.
 const WAITED: f64 = 0.5;
 
@@ -199,7 +198,8 @@ fn seconds(span: &Span) -> (f64, f64) {
 /// Shares of their speed that calls and messages lose beside each other.
 fn losses(pairs: &[(Together, Alone)]) -> (f64, f64) {
     let sum = |f: &dyn Fn(&(Together, Alone)) -> f64| pairs.iter().map(f).sum::<f64>();
-    let share = |lost: f64, over: f64| if over > 0.0 { (lost / over).clamp(0.0, MOST) } else { 0.0 };
+    let share =
+        |lost: f64, over: f64| if over > 0.0 { (lost / over).clamp(0.0, Reached::MOST_LOST) } else { 0.0 };
     (
         share(sum(&|(both, alone)| both.call - alone.linked * alone.call), sum(&|(both, _)| both.overlap)),
         share(sum(&|(both, alone)| both.message - alone.message), sum(&|(both, _)| both.accompanied)),

@@ -189,6 +189,9 @@ pub struct NoKernel {
 }
 
 impl KernelRow {
+    /// The most that `linked` can be.
+    pub const MOST_LINKED: f64 = 2.0;
+
     /// Lets every part of a call take `factor` times as long.
     pub fn slow_down(&mut self, factor: f64) {
         self.rate.0 /= factor;

@@ -63,6 +63,9 @@ fn known(limits: &[u32]) -> String {
 }
 
 impl Transport {
+    /// The most of its speed that anything loses to what runs beside it.
+    pub const MOST_LOST: f64 = 0.99;
+
     /// SMs that a transfer holds, and the share of its bandwidth that it loses beside a call, at its priority.
     pub(crate) fn beside_calls(&self) -> (u32, f64) {
         match &self.high_priority {

@@ -88,8 +88,6 @@ const TRANSPORT: Keys = &[
     SOURCE,
 ];
 const RAMP: Keys = &[("time", TIME), ("bytes", "\"8 MiB\"")];
-/// Most of its speed that anything loses to what runs beside it.
-const LOSS: f64 = 0.99;
 const NETWORK: Keys = &[
     ("nic_bandwidth", "\"400 Gb/s\""),
     ("nics_per_node", "8"),
@@ -300,7 +298,7 @@ fn bandwidth(section: &Section<'_, '_>, raw: BytesPerSec) -> Result<BytesPerSec,
 
 /// A share of its speed that something loses; none if absent.
 fn loss(section: &Section<'_, '_>, key: &str) -> Result<f64, ConfigError> {
-    section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=LOSS))
+    section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=Transport::MOST_LOST))
 }
 
 fn ramp(section: &Section<'_, '_>) -> Result<Ramp, ConfigError> {
