@@ -336,6 +336,24 @@ fn options_of_machines_and_of_reports_exclude_each_other() {
     assert_eq!(alone.status.code(), Some(2));
 }
 
+#[test]
+fn heads_without_a_kernel_of_their_own_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let sixth = two_h200s("sixth");
+    let mut report = read(&sixth.report);
+    let all = report["points"].as_array_mut().unwrap();
+    all.retain(|point| point["schedule"] == "ring" && point["seq_len"] == 8192);
+    let passes: Vec<&Value> = all.iter().map(|point| &point["pass"]).collect();
+    assert_eq!(passes, ["forward", "backward"]);
+    all[0]["head_dim"] = json!(80);
+    let path = folder.path().join("report.json");
+    std::fs::write(&path, report.to_string()).unwrap();
+    let (code, _, error) = predict(&Files { report: path, ..sixth }, &[]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(error.matches(" kernel for heads of ").count(), 1, "{error}");
+    assert!(error.contains("no forward kernel for heads of 80: that of 128\n"), "{error}");
+}
+
 /// A measurement cannot be made again at will.
 #[test]
 fn results_are_not_written_over_what_is_read() {

@@ -32,6 +32,9 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let nccl = recorded.nccl.map(|_| settings);
     let (linked_by, machine) = (recorded.linked_by().to_owned(), recorded.machine.clone());
     let points = left(recorded.points, &filter(args, args.cp.clone())?, &label)?;
+    for note in padded(&points, &cluster) {
+        anstream::eprintln!("{note}");
+    }
     let cluster = set_nccl(cluster, settings, points.iter(), &label)?;
     let links =
         set_nccl(links, settings, points.iter().filter(|p| p.launching == Launching::Virtual), &label)?;
@@ -85,6 +88,16 @@ fn notes(recorded: &Recorded, cluster: &Cluster, label: &str) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// Which points are predicted with the kernel of larger heads.
+fn padded(points: &[RecordedPoint], cluster: &Cluster) -> BTreeSet<String> {
+    let note = |p: &RecordedPoint| {
+        let kernel = cluster.kernel(p.head_dim, p.dtype, p.pass).ok()?;
+        let (pass, dim) = (p.pass, kernel.head_dim);
+        (dim != p.head_dim).then(|| format!("no {pass} kernel for heads of {}: that of {dim}", p.head_dim))
+    };
+    points.iter().filter_map(note).collect()
 }
 
 /// The points that `filter` leaves.
