@@ -14,9 +14,6 @@ use crate::presets;
 /// for 200 ms when the mean power over a second reaches the limit, not before 800 ms, and has settled then.
 const SUSTAIN: Duration = Duration::from_millis(1500);
 
-/// Priority of the NCCL transfers of the machines behind `--backend`.
-pub const MEASURED: Priority = Priority::Normal;
-
 /// The machine behind `--backend`. `is_cold`: a GPU's short runs are measured after a rest, at the highest clock.
 pub fn machine(backend: MachineArg, is_cold: bool) -> Result<Box<dyn Machine>> {
     Ok(match backend {
@@ -43,7 +40,8 @@ pub fn base(named: Option<&str>, backend: MachineArg, device: &str) -> Result<Cl
         })?,
     };
     let mut base = presets::cluster(name)?;
-    base.set_nccl_priority(MEASURED);
+    // That of all transfers whose constants are measured.
+    base.set_nccl_priority(Priority::Normal);
     Ok(base)
 }
 

@@ -28,7 +28,7 @@ use serde::Serialize;
 use statrs::statistics::{Data, OrderStatistics};
 use thiserror::Error;
 
-use crate::machine::{Launching, Machine, MachineError};
+use crate::machine::{Identity, Launching, Machine, MachineError};
 use fit::{FitError, Sample};
 
 /// A residual above which a fit is said to be poor.
@@ -162,12 +162,7 @@ pub fn calibrate(
     progress: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Calibrated, CalibrateError> {
     let (started, identity) = (Instant::now(), machine.identity());
-    let mut cluster = base.clone();
-    cluster.name = format!("{}-calibrated", base.name);
-    cluster.source =
-        format!("{} x {} ({}), measured {date}", identity.devices, identity.device, identity.versions);
-    (cluster.nodes, cluster.gpus_per_node, cluster.network) = (1, identity.devices, None);
-    cluster.device.name.clone_from(&identity.device);
+    let mut cluster = of_machine(base, &identity, date);
     check(&cluster, &base.name)?;
     let mut notes = Vec::new();
     if let Some(sms) = machine.sms().filter(|&sms| sms != cluster.device.sms) {
@@ -183,15 +178,7 @@ pub fn calibrate(
     session.memory(date)?;
     session.clock(date)?;
     if identity.devices > 1 {
-        session.transfers(Transport::CopyEngine, date)?;
-        session.all_pairs()?;
-        if session.machine.has_nccl() {
-            session.transfers(Transport::Nccl, date)?;
-        }
-        if session.machine.has_overlap() {
-            session.linked(date)?;
-            session.interference(date)?;
-        }
+        session.between_devices(date)?;
     } else {
         session.notes.push("one device: links stay as in the base cluster, unmeasured".into());
     }
@@ -211,6 +198,16 @@ pub fn calibrate(
     Ok(Calibrated { cluster, fits, notes })
 }
 
+/// A node of `base` that is the machine, before anything is measured.
+fn of_machine(base: &Cluster, identity: &Identity, date: &str) -> Cluster {
+    let mut cluster = base.clone();
+    cluster.name = format!("{}-calibrated", base.name);
+    cluster.source = format!("{identity}, measured {date}");
+    (cluster.nodes, cluster.gpus_per_node, cluster.network) = (1, identity.devices, None);
+    cluster.device.name.clone_from(&identity.device);
+    cluster
+}
+
 /// Refuses, before anything is measured, a cluster that could not be read when it is written.
 fn check(cluster: &Cluster, base: &str) -> Result<(), CalibrateError> {
     let mut bare = Cluster { calibration: None, ..cluster.clone() };
@@ -223,6 +220,20 @@ fn check(cluster: &Cluster, base: &str) -> Result<(), CalibrateError> {
 }
 
 impl Session<'_> {
+    /// Messages, and calls beside them and in runs with them.
+    fn between_devices(&mut self, date: &str) -> Result<(), CalibrateError> {
+        self.transfers(Transport::CopyEngine, date)?;
+        self.all_pairs()?;
+        if self.machine.has_nccl() {
+            self.transfers(Transport::Nccl, date)?;
+        }
+        if self.machine.has_overlap() {
+            self.linked(date)?;
+            self.interference(date)?;
+        }
+        Ok(())
+    }
+
     fn say(&mut self, what: &str) -> Result<(), CalibrateError> {
         if (self.progress)(what) { Ok(()) } else { Err(CalibrateError::Stopped) }
     }

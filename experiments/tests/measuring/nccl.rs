@@ -58,7 +58,10 @@ fn nccl_is_predicted_with_the_settings_of_the_report() {
         ),
         (json!({ "ctas": 6, "priority": "high" }), "with at most 6 CTAs; it has limits of 8"),
         (json!({ "ctas": 0, "priority": "high" }), "expected a whole number from 1 to 64"),
-        (json!({ "ctas": 8, "priority": "highest" }), "unknown variant `highest`"),
+        (
+            json!({ "ctas": 8, "priority": "highest" }),
+            "invalid value: string \"highest\", expected one of \"normal\", \"high\"",
+        ),
         (json!({ "ctas": -8, "priority": "high" }), "integer `-8`"),
     ] {
         let (code, _, error) = predicted(&limited, nccl);

@@ -1,13 +1,14 @@
 //! What attention calls and transfers beside them cost each other.
 //!
-//! A call that takes `t0` in a run with messages, which is its time alone times `linked` of its kernel, and `t` beside one, with which it
-//! shares the time `o`, has lost the share `(t - t0) / o` of its speed on the way; likewise a message. Over all points the sums are divided, so that long overlaps
-//! count most. What NCCL takes are SMs: the share that is lost is that of all of them.
+//! A call that takes `t0` in a run with messages, which is its time alone times `linked` of its kernel, and `t` beside one,
+//! with which it shares the time `o`, has lost the share `(t - t0) / o` of its speed on the way; likewise a message. Over all
+//! points the sums are divided, so that long overlaps count most. What NCCL takes are SMs: the share that is lost is that of
+//! all of them.
 
 mod model;
 mod nccl;
 
-use ringlab_sim::config::cluster::Grid;
+use ringlab_sim::config::cluster::{Grid, Transport as Reached};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::{Plan, Rank, Transport};
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
@@ -23,8 +24,6 @@ use crate::machine::{Launching, MachineKernel};
 /// Queries of a rank over the keys of its call: a message of all its tokens takes about as long as the call, and a quarter
 /// of it.
 const QUERIES_A_KEY: [u64; 2] = [16, 4];
-/// Most of its speed that anything is taken to lose.
-const MOST: f64 = 0.99;
 /// A message that moved for less than this share of itself beside a call had to wait for the call's end.
 const WAITED: f64 = 0.5;
 
@@ -72,14 +71,10 @@ impl Session<'_> {
 
     fn nccl_beside(&mut self, date: &str) -> Result<(), CalibrateError> {
         let before = self.pairs(Transport::Nccl, First::Message)?;
-        let (share, slowed_by_calls) = losses(&before);
-        let total = self.cluster.device.sms;
-        let sms = ((share * f64::from(total)).round() as u32).min(total.saturating_sub(1));
+        let (sms, slowed_by_calls) = self.report_held("NCCL before attention calls", &before);
         let nccl = &mut self.cluster.fabric.nccl;
         (nccl.sms, nccl.slows_calls, nccl.slowed_by_calls) = (sms, 0.0, slowed_by_calls);
         nccl.source = format!("{}; beside attention calls, measured {date}", nccl.source);
-        let constants = format!("{sms} of {total} SMs, a message loses {:.1}%", 100.0 * slowed_by_calls);
-        self.report_pairs("NCCL before attention calls", constants, &before, share);
         let after = self.pairs(Transport::Nccl, First::Call)?;
         let waits = waits_for_calls(&after);
         let how = if waits { "waits for the call's end" } else { "moves beside the call" };
@@ -134,6 +129,16 @@ impl Session<'_> {
         let plan = plan.ok_or(CalibrateError::Sizes("overlapping"))?;
         let runs = self.machine.run(&plan, Launching::Stepwise, self.machine.sizes().repeats)?;
         Ok(Together::of(&runs.timeline))
+    }
+
+    /// SMs that messages hold beside calls, and the share of their bandwidth that they lose; reports both.
+    fn report_held(&mut self, what: &str, pairs: &[(Together, Alone)]) -> (u32, f64) {
+        let (share, slowed_by_calls) = losses(pairs);
+        let total = self.cluster.device.sms;
+        let sms = ((share * f64::from(total)).round() as u32).min(total.saturating_sub(1));
+        let constants = format!("{sms} of {total} SMs, a message loses {:.1}%", 100.0 * slowed_by_calls);
+        self.report_pairs(what, constants, pairs, share);
+        (sms, slowed_by_calls)
     }
 
     /// Reports the calls' times: measured, and by the share `loss` of their speed while both run.
@@ -193,7 +198,8 @@ fn seconds(span: &Span) -> (f64, f64) {
 /// Shares of their speed that calls and messages lose beside each other.
 fn losses(pairs: &[(Together, Alone)]) -> (f64, f64) {
     let sum = |f: &dyn Fn(&(Together, Alone)) -> f64| pairs.iter().map(f).sum::<f64>();
-    let share = |lost: f64, over: f64| if over > 0.0 { (lost / over).clamp(0.0, MOST) } else { 0.0 };
+    let share =
+        |lost: f64, over: f64| if over > 0.0 { (lost / over).clamp(0.0, Reached::MOST_LOST) } else { 0.0 };
     (
         share(sum(&|(both, alone)| both.call - alone.linked * alone.call), sum(&|(both, _)| both.overlap)),
         share(sum(&|(both, alone)| both.message - alone.message), sum(&|(both, _)| both.accompanied)),

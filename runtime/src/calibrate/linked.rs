@@ -1,12 +1,11 @@
 //! What being linked to other GPUs costs attention calls: a call between two small messages takes longer than the same call on
 //! GPUs that exchange nothing, though nothing moves beside it.
 
+use ringlab_sim::config::cluster::KernelRow;
+
 use super::clock::{RESTED, is_row_of};
 use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
 use crate::machine::{Launching, MachineKernel};
-
-/// The most that a cluster file takes.
-const MOST: f64 = 2.0;
 
 /// A call by itself and between messages, in seconds.
 struct Compared {
@@ -36,7 +35,7 @@ impl Session<'_> {
         let (mut points, mut shown) = (Vec::new(), Vec::new());
         for (kernel, Compared { probe, alone, between, spread }) in found {
             shown.push(format!("{probe}: {:+.1}%", 100.0 * (between / alone - 1.0)));
-            let linked = thousandths((between / alone).clamp(1.0, MOST));
+            let linked = thousandths((between / alone).clamp(1.0, KernelRow::MOST_LINKED));
             self.keep_linked(kernel, linked, date);
             points.push(Point { probe, measured_s: between, fitted_s: alone * linked, spread });
         }

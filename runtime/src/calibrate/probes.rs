@@ -44,15 +44,8 @@ fn problem(shape: Shape, pattern: Pattern, tokens: u64) -> Problem {
 pub fn call(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u32) -> Option<Plan> {
     let problem = problem(shape, pattern, tokens * u64::from(ranks));
     let mut b = builder(&format!("call {pattern}"), pass, &problem, ranks, Transport::CopyEngine)?;
-    let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
     for rank in 0..ranks {
-        match pass {
-            Pass::Forward => {
-                let shard = b.shard(rank);
-                forward_call(&mut b, (shard, shard), mask);
-            }
-            Pass::Backward => drop(backward_call(&mut b, rank, mask)),
-        }
+        own_call(&mut b, rank, pass, pattern);
     }
     Some(b.finish())
 }
@@ -64,37 +57,32 @@ pub fn between(shape: Shape, pass: Pass, pattern: Pattern, tokens: u64, ranks: u
     let name = format!("call {pattern} between messages");
     let mut b = builder(&name, pass, &problem, ranks, Transport::CopyEngine)?;
     let few = |rank| Slots { rank, from: 0, to: (tokens / SMALL).max(1) };
-    let owns: Vec<Sent> = (0..ranks)
-        .map(|rank| {
-            let block = b.block(&[few(rank)], true);
-            Sent {
-                tensor: Tensor::KeyValue,
-                block,
-                buffer: b.input(rank, Tensor::KeyValue, block),
-                after: None,
-            }
-        })
-        .collect();
-    let received = pass_on(&mut b, 0, &owns, Transport::CopyEngine);
-    let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
-    let mut later = Vec::new();
-    for (own, received) in owns.into_iter().zip(received) {
-        let rank = b.slots(own.block)[0].rank;
-        let call = match pass {
-            Pass::Forward => {
-                let shard = b.shard(rank);
-                forward_call(&mut b, (shard, shard), mask)
-            }
-            Pass::Backward => backward_call(&mut b, rank, mask),
-        };
-        b.wait(rank, call, received);
-        later.push(Sent { after: Some(call), ..own });
+    let mut sent = Vec::new();
+    for rank in 0..ranks {
+        let (tensor, block) = (Tensor::KeyValue, b.block(&[few(rank)], true));
+        sent.push(Sent { tensor, block, buffer: b.input(rank, tensor, block), after: None });
     }
-    pass_on(&mut b, 1, &later, Transport::CopyEngine);
+    let received = pass_on(&mut b, 0, &sent, Transport::CopyEngine);
+    for ((rank, own), received) in (0..ranks).zip(&mut sent).zip(received) {
+        let call = own_call(&mut b, rank, pass, pattern);
+        b.wait(rank, call, received);
+        own.after = Some(call);
+    }
+    pass_on(&mut b, 1, &sent, Transport::CopyEngine);
     Some(b.finish())
 }
 
 /// One call of a rank's queries over its own keys.
+fn own_call(b: &mut PlanBuilder, rank: u32, pass: Pass, pattern: Pattern) -> OpId {
+    let mask = if pattern == Pattern::Full { MaskId::NONE } else { MaskId::PROBLEM };
+    let shard = b.shard(rank);
+    match pass {
+        Pass::Forward => forward_call(b, (shard, shard), mask),
+        Pass::Backward => backward_call(b, shard, mask),
+    }
+}
+
+/// One call of some queries of a rank over some of its keys.
 fn forward_call(b: &mut PlanBuilder, (queries, keys): (Slots, Slots), mask: MaskId) -> OpId {
     let rank = queries.rank;
     let (q_block, kv_block) = (b.block(&[queries], false), b.block(&[keys], true));
@@ -107,8 +95,8 @@ fn forward_call(b: &mut PlanBuilder, (queries, keys): (Slots, Slots), mask: Mask
     call
 }
 
-fn backward_call(b: &mut PlanBuilder, rank: u32, mask: MaskId) -> OpId {
-    let shard = b.shard(rank);
+fn backward_call(b: &mut PlanBuilder, shard: Slots, mask: MaskId) -> OpId {
+    let rank = shard.rank;
     let (q_block, kv_block) = (b.block(&[shard], false), b.block(&[shard], true));
     let kv = b.input(rank, Tensor::KeyValue, kv_block).into();
     let dkv = b.output(rank, Tensor::KeyValueGrad, kv_block);

@@ -24,19 +24,32 @@ use crate::machine::{
 use crate::validate::{Filter, matrix};
 
 /// GPUs of these constants, whose NCCL has these settings.
-pub struct Simulated(pub Cluster, pub NcclSettings);
+pub struct Simulated {
+    pub truth: Cluster,
+    pub nccl: NcclSettings,
+    /// Whether NCCL can have others than the default.
+    pub is_settable: bool,
+}
 
 impl Simulated {
     /// With the settings that a machine starts with.
     pub fn new(truth: Cluster) -> Self {
-        Self(truth, NcclSettings::default())
+        Self { truth, nccl: NcclSettings::default(), is_settable: true }
+    }
+
+    /// What running a plan gives.
+    pub fn simulate(&self, plan: &Plan) -> Result<Runs, MachineError> {
+        let cluster = self.truth.with_nccl(self.nccl).map_err(|error| MachineError::new(plan, error))?;
+        let timeline = engine::simulate(plan, &cluster, &SimOptions::default());
+        let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
+        Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 1.0 })
     }
 }
 
 impl Machine for Simulated {
     fn identity(&self) -> Identity {
-        let devices = self.0.gpus_per_node;
-        Identity { device: self.0.device.name.clone(), devices, versions: "simulated".into() }
+        let devices = self.truth.gpus_per_node;
+        Identity { device: self.truth.device.name.clone(), devices, versions: "simulated".into() }
     }
 
     fn kernels(&self) -> Vec<MachineKernel> {
@@ -52,7 +65,7 @@ impl Machine for Simulated {
             sections: row.sections,
             fitted_above: 0,
         };
-        self.0.kernels.iter().map(kernel).collect()
+        self.truth.kernels.iter().map(kernel).collect()
     }
 
     fn sizes(&self) -> Sizes {
@@ -67,7 +80,7 @@ impl Machine for Simulated {
     }
 
     fn coverage(&self) -> Coverage {
-        if self.0.gpus_per_node > 2 { Coverage::Selected } else { Coverage::Full }
+        if self.truth.gpus_per_node > 2 { Coverage::Selected } else { Coverage::Full }
     }
 
     fn has_nccl(&self) -> bool {
@@ -75,20 +88,57 @@ impl Machine for Simulated {
     }
 
     fn set_nccl(&mut self, settings: NcclSettings) -> bool {
-        self.1 = settings;
-        true
+        let can = self.is_settable || settings == NcclSettings::default();
+        if can {
+            self.nccl = settings;
+        }
+        can
     }
 
     fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
-        let cluster = self.0.with_nccl(self.1).map_err(|error| MachineError::new(plan, error))?;
-        let timeline = engine::simulate(plan, &cluster, &SimOptions::default());
-        let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
-        Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 1.0 })
+        self.simulate(plan)
     }
 
     fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
         let free = SimTime::ZERO;
         Ok(LaunchCosts { kernel: free, copy: free, nccl: free, spread: 0.0 })
+    }
+}
+
+/// Simulated GPUs on which plans run otherwise.
+pub struct Altered<S> {
+    pub simulated: Simulated,
+    pub state: S,
+    pub run: fn(&mut Simulated, &mut S, &Plan) -> Result<Runs, MachineError>,
+}
+
+impl<S> Machine for Altered<S> {
+    fn identity(&self) -> Identity {
+        self.simulated.identity()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.simulated.kernels()
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.simulated.sizes()
+    }
+
+    fn has_nccl(&self) -> bool {
+        self.simulated.has_nccl()
+    }
+
+    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
+        self.simulated.set_nccl(settings)
+    }
+
+    fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
+        (self.run)(&mut self.simulated, &mut self.state, plan)
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        self.simulated.launch_costs()
     }
 }
 
@@ -272,37 +322,15 @@ fn what_is_measured_can_be_run() {
     }
 }
 
-/// Breaks at calls between messages.
-struct Breaks(Simulated);
-
-impl Machine for Breaks {
-    fn identity(&self) -> Identity {
-        self.0.identity()
-    }
-
-    fn kernels(&self) -> Vec<MachineKernel> {
-        self.0.kernels()
-    }
-
-    fn sizes(&self) -> Sizes {
-        self.0.sizes()
-    }
-
-    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+#[test]
+fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
+    let run = |simulated: &mut Simulated, (): &mut (), plan: &Plan| {
         if plan.name.contains("between messages") {
             return Err(MachineError::new(plan, "out of order"));
         }
-        self.0.run(plan, launching, repeats)
-    }
-
-    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
-        self.0.launch_costs()
-    }
-}
-
-#[test]
-fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
-    let mut machine = Breaks(Simulated::new(truth()));
+        simulated.simulate(plan)
+    };
+    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run };
     let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
     let named = found.notes.iter().filter(|n| n.contains("between messages") && n.contains("out of order"));
     assert_eq!(named.count(), 3, "{:?}", found.notes);
@@ -310,38 +338,17 @@ fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
     assert!(found.fits.iter().any(|fit| fit.what == "copies beside attention calls"));
 }
 
-/// Four GPUs, all of whose copies to and from the last one take a tenth longer.
-struct OneSlow(Simulated);
-
-impl Machine for OneSlow {
-    fn identity(&self) -> Identity {
-        self.0.identity()
-    }
-
-    fn kernels(&self) -> Vec<MachineKernel> {
-        self.0.kernels()
-    }
-
-    fn sizes(&self) -> Sizes {
-        self.0.sizes()
-    }
-
-    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
-        let mut runs = self.0.run(plan, launching, repeats)?;
-        let slow = |op: &Op| {
-            op.kind.message().is_some_and(|m| [plan.message(m).from, plan.message(m).to].contains(&3))
-        };
-        for span in &mut runs.timeline.spans {
-            if slow(&plan.programs[span.rank as usize].ops[span.op as usize]) {
-                span.end += SimTime(span.duration().0 / 10);
-            }
+/// Of four GPUs, with copies to and from the last one that take a tenth longer.
+fn with_a_slow_one(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
+    let mut runs = simulated.simulate(plan)?;
+    let slow =
+        |op: &Op| op.kind.message().is_some_and(|m| [plan.message(m).from, plan.message(m).to].contains(&3));
+    for span in &mut runs.timeline.spans {
+        if slow(&plan.programs[span.rank as usize].ops[span.op as usize]) {
+            span.end += SimTime(span.duration().0 / 10);
         }
-        Ok(runs)
     }
-
-    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
-        self.0.launch_costs()
-    }
+    Ok(runs)
 }
 
 #[test]
@@ -353,7 +360,8 @@ fn copies_between_all_pairs_are_held_against_the_first_one() {
     assert_eq!(fit.points.len(), 6 + 1, "six pairs, and all to the next");
     assert!(fit.worst < 1e-3, "{fit:?}");
     assert!(!even.notes.iter().any(|note| note.contains("first two GPUs")), "{:?}", even.notes);
-    let uneven = calibrate(&mut OneSlow(four()), &preset(), "2026-11-30", &mut |_| true).unwrap();
+    let mut one_slow = Altered { simulated: four(), state: (), run: with_a_slow_one };
+    let uneven = calibrate(&mut one_slow, &preset(), "2026-11-30", &mut |_| true).unwrap();
     let named: Vec<&String> = uneven.notes.iter().filter(|note| note.contains("first two GPUs")).collect();
     assert_eq!(named.len(), 3 + 1, "{named:?}");
     assert!(named[0].contains("0 and 3") && named[0].contains("-9.1%"), "{named:?}");

@@ -116,8 +116,8 @@ fn calls(predicted: &Predicted<'_>, measured: &Timeline) -> Vec<Call> {
     predicted.launches().iter().filter_map(call).collect()
 }
 
-/// The attention launches of a timeline, rank by rank in the order of its operations: each call, or, where launches are fused, all
-/// that go into one state, from the first one's start to the last one's end.
+/// The attention launches of a timeline, rank by rank in the order of its operations: each call, or, where launches are fused,
+/// each that begins a state with all that go on with it, from the first one's start to the last one's end.
 fn launches((plan, launching): (&Plan, Launching), timeline: &Timeline) -> Vec<Span> {
     let attends = |s: &&Span| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward);
     let mut calls: Vec<Span> = timeline.spans.iter().filter(attends).copied().collect();
@@ -127,11 +127,9 @@ fn launches((plan, launching): (&Plan, Launching), timeline: &Timeline) -> Vec<S
     }
     let mut launches: Vec<(Option<Buf>, Span)> = Vec::new();
     for call in calls {
-        let state = state(plan, &call);
-        match launches
-            .iter_mut()
-            .find(|(of, first)| state.is_some() && (*of, first.rank) == (state, call.rank))
-        {
+        let (state, begins) = state(plan, &call);
+        let into = |(of, first): &&mut (Option<Buf>, Span)| (*of, first.rank) == (state, call.rank);
+        match launches.iter_mut().rev().find(into).filter(|_| !begins) {
             Some((_, launch)) => {
                 (launch.start, launch.end) = (launch.start.min(call.start), launch.end.max(call.end));
             }
@@ -141,10 +139,13 @@ fn launches((plan, launching): (&Plan, Launching), timeline: &Timeline) -> Vec<S
     launches.into_iter().map(|(_, launch)| launch).collect()
 }
 
-/// The state that a forward call goes into.
-fn state(plan: &Plan, call: &Span) -> Option<Buf> {
-    let op = plan.programs.get(call.rank as usize)?.ops.get(call.op as usize)?;
-    if let OpKind::Attend { state, .. } = op.kind { Some(state) } else { None }
+/// The state that a forward call goes into, and whether the call begins a launch: with a new state or with none.
+fn state(plan: &Plan, call: &Span) -> (Option<Buf>, bool) {
+    let program = plan.programs.get(call.rank as usize);
+    match program.and_then(|program| program.ops.get(call.op as usize)).map(|op| op.kind) {
+        Some(OpKind::Attend { state, init, .. }) => (Some(state), init),
+        _ => (None, true),
+    }
 }
 
 /// A predicted call beside its measured time; `None` if either is zero.

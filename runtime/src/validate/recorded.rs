@@ -58,16 +58,7 @@ pub struct RecordedNccl {
     #[serde(default, deserialize_with = "ctas")]
     pub ctas: Option<u32>,
     /// Of the streams.
-    #[serde(with = "PriorityName")]
     pub priority: Priority,
-}
-
-/// The names of [`Priority`] in reports.
-#[derive(Deserialize)]
-#[serde(remote = "Priority", rename_all = "kebab-case")]
-enum PriorityName {
-    Normal,
-    High,
 }
 
 impl Recorded {
@@ -78,7 +69,7 @@ impl Recorded {
     }
 
     /// The cluster on whose links virtual ranks were put when they were measured.
-    pub fn linked_by(&self) -> &str {
+    pub fn cluster_of_links(&self) -> &str {
         self.measured_in.as_ref().map_or(&self.cluster, |origin| &origin.cluster)
     }
 }

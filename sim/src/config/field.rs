@@ -186,3 +186,24 @@ pub trait Keyword: Copy + PartialEq + 'static {
         format!("one of {}", quoted.join(", "))
     }
 }
+
+/// Writes and reads keywords as their names.
+macro_rules! text_is_name {
+    ($($name:ident),*) => {$(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                use serde::de::{Error, Unexpected};
+                let text = String::deserialize(deserializer)?;
+                let unknown = || D::Error::invalid_value(Unexpected::Str(&text), &Self::listed().as_str());
+                Self::from_name(&text).ok_or_else(unknown)
+            }
+        }
+    )*};
+}
+pub(super) use text_is_name;

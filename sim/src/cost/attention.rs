@@ -101,7 +101,7 @@ impl Kernel {
         }
     }
 
-    /// What the time of a call's work items depends on, but for the SMs.
+    /// What the time of a call depends on besides its work items and the SMs.
     pub(super) fn key(&self) -> KernelKey {
         [self.full_tile, self.partial_tile, self.fixed, self.carry, self.around].map(f64::to_bits)
     }
@@ -122,7 +122,7 @@ impl Kernel {
     }
 
     /// How many times as long its calls take on a rank that exchanges messages with other GPUs.
-    pub fn linked(&self) -> f64 {
+    pub(crate) fn linked(&self) -> f64 {
         self.linked
     }
 
@@ -214,8 +214,8 @@ pub fn weights(profile: &TileProfile, heads: Heads, sms: u32, (item, grid): (Ite
     let sms = u64::from(sms.max(1));
     let items = profile.rows * heads.separate;
     let shared = heads.shared as f64;
-    let RowTiles { full, partial } = profile.heaviest;
     if let Some(last) = last {
+        let RowTiles { full, partial } = profile.heaviest;
         let whole = ((items - last.items) / sms) as f64;
         let part = last.tiles as f64 / (full + partial) as f64;
         let of = |one: u64| shared * (whole + last.rounds as f64 * part) * one as f64;

@@ -66,7 +66,7 @@ impl Geometries {
     }
 }
 
-/// What the time of a call in sections depends on.
+/// What the time of a call in sections depends on, on the devices of one cluster: its items are query tiles, which no last round cuts.
 type CallKey = (TileProfile, Heads, u32, KernelKey);
 
 /// Calls whose heads go in sections, which take longer to price than to look up. The latest one is kept aside: calls of one shape

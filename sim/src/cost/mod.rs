@@ -77,14 +77,10 @@ impl Costs {
     ) -> Call {
         let profile = self.profile(plan, kernel, (q, kv, mask));
         let (queries, keys) = (repeats(plan, q), repeats(plan, kv).max(1));
+        let group = queries.div_ceil(keys);
         let heads = match kernel.items() {
-            Items::QueryTiles => {
-                let group = queries.div_ceil(keys);
-                kernel.query_heads(&profile, (queries, group), plan.block(kv).tokens.len())
-            }
-            Items::KeyTiles => {
-                heads(Items::KeyTiles, &profile, (keys, queries.div_ceil(keys)), self.sms(), writes)
-            }
+            Items::QueryTiles => kernel.query_heads(&profile, (queries, group), plan.block(kv).tokens.len()),
+            Items::KeyTiles => heads(Items::KeyTiles, &profile, (keys, group), self.sms(), writes),
         };
         self.priced.call(kernel, &profile, heads, carries)
     }

@@ -1,5 +1,6 @@
 //! Calls of ranks that exchange messages take longer, by their kernel's factor; those of others do not.
 
+use ringlab_sim::config::cluster::{Cluster, Power};
 use ringlab_sim::engine::{SimOptions, simulate};
 use ringlab_sim::layout::{Layout, LayoutKind};
 use ringlab_sim::mask::{Documents, Pattern};
@@ -34,13 +35,18 @@ fn plan(sends: bool) -> Plan {
     b.finish()
 }
 
-/// Each rank's call, in picoseconds.
-fn calls(sends: bool, linked: [Option<f64>; 2]) -> Vec<u64> {
+/// Three GPUs, whose kernels, forward and backward, have these factors.
+fn cluster(linked: [Option<f64>; 2]) -> Cluster {
     let mut cluster = support::ideal(3);
     for (row, linked) in cluster.kernels.iter_mut().zip(linked) {
         row.linked = linked;
     }
-    let timeline = simulate(&plan(sends), &cluster, &SimOptions::default()).unwrap();
+    cluster
+}
+
+/// Each rank's call, in picoseconds.
+fn calls(sends: bool, cluster: &Cluster) -> Vec<u64> {
+    let timeline = simulate(&plan(sends), cluster, &SimOptions::default()).unwrap();
     let calls = timeline.spans.iter().filter(|span| span.kind == SpanKind::Attend);
     let mut calls: Vec<_> = calls.map(|span| (span.rank, span.duration().0)).collect();
     calls.sort_unstable();
@@ -49,8 +55,20 @@ fn calls(sends: bool, linked: [Option<f64>; 2]) -> Vec<u64> {
 
 #[test]
 fn only_ranks_that_exchange_messages_are_slower() {
-    assert_eq!(calls(true, [None, None]), [16, 16, 16]);
-    assert_eq!(calls(true, [Some(1.5), None]), [24, 24, 16]);
-    assert_eq!(calls(false, [Some(1.5), None]), [16, 16, 16]);
-    assert_eq!(calls(true, [None, Some(1.5)]), [16, 16, 16], "the backward's kernel is another");
+    let forward = cluster([Some(1.5), None]);
+    assert_eq!(calls(true, &cluster([None, None])), [16, 16, 16]);
+    assert_eq!(calls(true, &forward), [24, 24, 16]);
+    assert_eq!(calls(false, &forward), [16, 16, 16]);
+    let backward = cluster([None, Some(1.5)]);
+    assert_eq!(calls(true, &backward), [16, 16, 16], "the backward's kernel is another");
+}
+
+/// A call that takes half as long again multiplies no more: for two thirds of its time, which at an exponent of 1 and without
+/// power at rest makes the clock half as fast again.
+#[test]
+fn what_makes_calls_longer_takes_no_power() {
+    let mut limited = cluster([Some(1.5), None]);
+    let (speeds, cold_speeds, source) = (Vec::new(), Vec::new(), "test".into());
+    limited.device.power = Some(Power { boost: 2.0, idle: 0.0, exponent: 1.0, speeds, cold_speeds, source });
+    assert_eq!(calls(true, &limited)[..2], [16, 16]);
 }

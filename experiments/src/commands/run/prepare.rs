@@ -39,9 +39,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Option<UnknownLimit>)> {
     if args.backend == Backend::Cpu {
         setup.problem.shape.dtype = Dtype::Fp32;
     }
-    let settings = args.gpu.nccl.settings();
-    setup.cluster.set_nccl_priority(settings.priority);
-    let unknown = match setup.cluster.with_nccl(settings) {
+    let unknown = match setup.cluster.with_nccl(args.gpu.nccl.settings()) {
         Ok(cluster) => {
             setup.cluster = cluster;
             None

@@ -30,7 +30,7 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     }
     let settings = recorded.nccl_settings();
     let nccl = recorded.nccl.map(|_| settings);
-    let (linked_by, machine) = (recorded.linked_by().to_owned(), recorded.machine.clone());
+    let (measured_with, machine) = (recorded.cluster_of_links().to_owned(), recorded.machine.clone());
     let points = left(recorded.points, &filter(args, args.cp.clone())?, &label)?;
     for note in padded(&points, &cluster) {
         anstream::eprintln!("{note}");
@@ -49,7 +49,7 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     Ok(Validation {
         cluster: cluster.name,
         machine,
-        measured_in: Some(Origin { file: label.into_owned(), cluster: linked_by, links_of: links.name }),
+        measured_in: Some(Origin { file: label.into_owned(), cluster: measured_with, links_of: links.name }),
         nccl,
         report,
         asked: points.len(),

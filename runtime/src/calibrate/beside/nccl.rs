@@ -17,7 +17,7 @@ use ringlab_sim::plan::Transport;
 use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
 
 use super::model::Modelled;
-use super::{Alone, Together, losses, waits_for_calls};
+use super::{Alone, Together, waits_for_calls};
 use crate::calibrate::fit::Sample;
 use crate::calibrate::probes::{First, Ways};
 use crate::calibrate::{CalibrateError, FitReport, POOR, Point, Session};
@@ -127,16 +127,6 @@ impl Session<'_> {
         let (sms, slowed_by_calls) = self.report_held(&format!("{what} before attention calls"), &before);
         self.cluster.fabric.nccl.limits.push(NcclLimit { ctas, bandwidth, sms, slowed_by_calls, source });
         Ok(())
-    }
-
-    /// SMs that messages hold beside calls, and what calls cost them; both are reported.
-    fn report_held(&mut self, what: &str, pairs: &Pairs) -> (u32, f64) {
-        let (share, slowed_by_calls) = losses(pairs);
-        let total = self.cluster.device.sms;
-        let sms = ((share * f64::from(total)).round() as u32).min(total.saturating_sub(1));
-        let constants = format!("{sms} of {total} SMs, a message loses {:.1}%", 100.0 * slowed_by_calls);
-        self.report_pairs(what, constants, pairs, share);
-        (sms, slowed_by_calls)
     }
 
     /// Keeps what transfers of high priority take, where that is not what others do.

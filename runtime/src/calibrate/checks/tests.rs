@@ -61,18 +61,18 @@ impl Machine for Real<'_> {
         if self.boost.is_some() { Load::Cold } else { Load::Sustained }
     }
 
-    fn run(&mut self, plan: &Plan, how: Launching, repeats: u32) -> Result<Runs, MachineError> {
+    fn run(&mut self, plan: &Plan, _: Launching, _: u32) -> Result<Runs, MachineError> {
         if self.lacks.is_some_and(|[_, refused]| plan.name.ends_with(refused)) {
             return Err(MachineError::new(plan, CudaError::NotFusable { rank: 0, reason: "of a test" }));
         }
         let failed = |error| MachineError::new(plan, error);
-        let mut modelled = self.model.run(plan, how, repeats)?.timeline;
+        let mut modelled = self.model.simulate(plan)?.timeline;
         for span in modelled.spans.iter_mut().filter(|span| span.lane.is_compute()) {
             let factor = (self.of_call)(plan, span.rank, span.op) / self.boost.unwrap_or(1.0);
             let time = span.duration().as_secs_f64() * factor;
             span.end = span.start + SimTime::from_secs_f64(time);
         }
-        let group = Group::new(&self.model.0, plan.ranks(), &SimOptions::default());
+        let group = Group::new(&self.model.truth, plan.ranks(), &SimOptions::default());
         let timeline = group.and_then(|mut group| group.replay(plan, &modelled)).map_err(failed)?;
         let timeline = stretched(timeline, (self.of_plan)());
         Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 1.0 })

@@ -1,10 +1,11 @@
 //! The plans that a calibration ends with.
 
 use ringlab_sim::config::cluster::{Grid, Items};
+use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass};
 use ringlab_sim::tiles::TileShape;
-use ringlab_sim::timeline::SpanKind;
+use ringlab_sim::timeline::{Span, SpanKind};
 
 use super::support::{quick, run};
 use crate::calibrate::{checks, probes};
@@ -94,6 +95,35 @@ fn copies_between_all_pairs_run_as_they_are() {
             assert_eq!(done.outcome.bytes_moved, plan.bytes_moved());
             let received = done.outcome.timeline.spans.iter().filter(|s| s.kind == SpanKind::Recv);
             assert_eq!(received.count(), ways.len());
+        }
+    }
+}
+
+#[test]
+fn calls_between_messages_run_after_one_and_before_the_other() {
+    for (pass, pattern) in [(Pass::Forward, Pattern::Causal), (Pass::Backward, Pattern::Full)] {
+        let plan = probes::between(Small.kernels()[0].shape(2), pass, pattern, 256, 3).unwrap();
+        crate::cuda::check(&plan).unwrap();
+        assert_eq!(crate::cuda::carried_bytes(&plan), 0);
+        let inputs = inputs(&plan).unwrap();
+        for copies in [Copies::Push, Copies::Pull] {
+            let done = run(&plan, &inputs, &Options { copies, ..quick() }, 7).unwrap();
+            assert_eq!(done.outcome.bytes_moved, plan.bytes_moved());
+            for rank in 0..3 {
+                let of = |is: fn(&Span) -> bool| {
+                    let spans = done.outcome.timeline.spans.iter();
+                    spans.filter(|s| s.rank == rank && is(s)).copied().collect::<Vec<_>>()
+                };
+                let calls = of(|s| matches!(s.kind, SpanKind::Attend | SpanKind::AttendBackward));
+                let [call] = &calls[..] else { panic!("{calls:?}") };
+                let before = of(|s| s.kind == SpanKind::Recv && s.step == 0);
+                let after = of(|s| s.kind == SpanKind::Send && s.step == 1);
+                assert_eq!((before.len(), after.len()), (1, 1));
+                assert!(
+                    before[0].end <= call.start && call.end <= after[0].start,
+                    "{before:?} {call:?} {after:?}"
+                );
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
 use ringlab_sim::engine::{self, SimOptions};
+use ringlab_sim::plan::{Op, OpKind};
 use ringlab_sim::timeline::{Span, Timeline};
 
 use super::*;
@@ -131,6 +132,25 @@ fn a_fused_launch_is_all_calls_of_its_state() {
     let report = all(&[RecordedPoint { launching: Launching::Fused, calls: vec![call], ..ring }]);
     assert_eq!((report.points[0].calls.len(), report.left_out.len()), (1, 0));
     assert!(close(report.points[0].worst_step_error.unwrap(), 0.25), "{report:?}");
+}
+
+/// A helper of DistFlashAttn has two states for all results that it sends home, in turn.
+#[test]
+fn a_state_that_is_begun_again_is_another_launch() {
+    let point = Point { cp: 16, launching: Launching::Fused, ..Point::test("dist-flash") };
+    let (plan, cluster) = (point.plan().unwrap(), Cluster { gpus_per_node: 16, ..threads() });
+    let predicted = Predicted::of((&plan, point.launching), &cluster, Load::Sustained).unwrap();
+    let launched: Vec<(u32, u32)> = predicted.launches().iter().map(|s| (s.rank, s.op)).collect();
+    let begins = |op: &Op| matches!(op.kind, OpKind::Attend { init: true, .. });
+    let begun: Vec<(u32, u32)> = (0..)
+        .zip(&plan.programs)
+        .flat_map(|(rank, program)| {
+            let first = (0..).zip(&program.ops).filter(|(_, op)| begins(op));
+            first.map(move |(op, _)| (rank, op))
+        })
+        .collect();
+    assert_eq!(launched, begun);
+    assert!(begun.iter().filter(|(rank, _)| *rank == 0).count() > 1 + 2, "{begun:?}");
 }
 
 #[test]

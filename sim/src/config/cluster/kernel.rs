@@ -1,9 +1,8 @@
 //! The table of attention kernels, and the names of its columns.
 
-use serde::de::{Error, Unexpected};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::Serialize;
 
-use crate::config::field::Keyword;
+use crate::config::field::{Keyword, text_is_name};
 use crate::units::{Bytes, FlopsPerSec, SimTime};
 
 /// What one attention kernel reaches.
@@ -190,6 +189,9 @@ pub struct NoKernel {
 }
 
 impl KernelRow {
+    /// The most that `linked` can be.
+    pub const MOST_LINKED: f64 = 2.0;
+
     /// Lets every part of a call take `factor` times as long.
     pub fn slow_down(&mut self, factor: f64) {
         self.rate.0 /= factor;
@@ -231,24 +233,6 @@ impl Keyword for Grid {
         ("persistent-queue", Self::PersistentQueue),
         ("per-item", Self::PerItem),
     ];
-}
-
-macro_rules! text_is_name {
-    ($($name:ident),*) => {$(
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.name())
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                let unknown = || D::Error::invalid_value(Unexpected::Str(&text), &Self::listed().as_str());
-                Self::from_name(&text).ok_or_else(unknown)
-            }
-        }
-    )*};
 }
 
 text_is_name!(Dtype, Pass, Grid, Items);

@@ -63,8 +63,11 @@ fn known(limits: &[u32]) -> String {
 }
 
 impl Transport {
+    /// The most of its speed that anything loses to what runs beside it.
+    pub const MOST_LOST: f64 = 0.99;
+
     /// SMs that a transfer holds, and the share of its bandwidth that it loses beside a call, at its priority.
-    pub fn beside_calls(&self) -> (u32, f64) {
+    pub(crate) fn beside_calls(&self) -> (u32, f64) {
         match &self.high_priority {
             Some(high) if self.priority == Priority::High => (high.sms, high.slowed_by_calls),
             Some(_) | None => (self.sms, self.slowed_by_calls),

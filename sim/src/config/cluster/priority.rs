@@ -1,9 +1,7 @@
 //! Which of two waiting kernels gets free SMs first.
 
-use serde::{Serialize, Serializer};
-
 use super::Cluster;
-use crate::config::field::Keyword;
+use crate::config::field::{Keyword, text_is_name};
 
 /// Priority of the streams of transfers that hold SMs, beside attention calls on streams of normal priority. What has its
 /// SMs keeps them in any case.
@@ -27,11 +25,7 @@ impl Keyword for Priority {
     const NAMES: &'static [(&'static str, Self)] = &[("normal", Self::Normal), ("high", Self::High)];
 }
 
-impl Serialize for Priority {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
+text_is_name!(Priority);
 
 impl Cluster {
     /// Lets NCCL transfers inside nodes and between them have streams of `priority`.

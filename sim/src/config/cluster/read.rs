@@ -1,11 +1,12 @@
 //! The TOML form of a cluster: its keys, their ranges, and what must agree with what.
 
+mod calibration;
 mod kernels;
 mod nccl;
 
 use super::{
-    Calibration, Cluster, Device, Fabric, FabricTopology, Host, KernelId, KernelRow, Network,
-    NetworkTopology, Peak, Priority, Quantity, Ramp, Reached, Transport, Uncertainty, power,
+    Cluster, Device, Fabric, FabricTopology, Host, Network, NetworkTopology, Peak, Priority, Ramp, Reached,
+    Transport, power,
 };
 use toml::de::DeTable;
 
@@ -13,6 +14,7 @@ use crate::config::error::ConfigError;
 use crate::config::field::{Field, Source};
 use crate::config::section::{Keys, Section, parse_toml};
 use crate::units::{Bytes, BytesPerSec, SimTime};
+use calibration::Measured;
 
 const SOURCE: (&str, &str) = ("source", "\"datasheet, paper, or where and when measured\"");
 const KIND: (&str, &str) = ("kind", "\"nvswitch\"");
@@ -86,8 +88,6 @@ const TRANSPORT: Keys = &[
     SOURCE,
 ];
 const RAMP: Keys = &[("time", TIME), ("bytes", "\"8 MiB\"")];
-/// Most of its speed that anything loses to what runs beside it.
-const LOSS: f64 = 0.99;
 const NETWORK: Keys = &[
     ("nic_bandwidth", "\"400 Gb/s\""),
     ("nics_per_node", "8"),
@@ -102,15 +102,6 @@ const NETWORK_KINDS: &[(&str, Keys)] = &[
     ("rail-optimised", &[KIND]),
     ("fat-tree", &[KIND, ("nodes_per_leaf", "4"), ("oversubscription", "1.0")]),
 ];
-const CALIBRATION: Keys = &[
-    ("device", "\"NVIDIA H200\""),
-    ("devices", "2"),
-    ("versions", "\"driver 580.159, CUDA 13.0\""),
-    ("date", "\"2026-11-30\""),
-    ("spreads", "[[calibration.spreads]]"),
-];
-const UNCERTAINTY: Keys =
-    &[("of", "\"fabric.copy.bandwidth\""), ("spread", "0.01"), ("residual", "0.02"), ("samples", "9")];
 
 /// Most GPUs of a cluster.
 const GPUS: u32 = 1 << 16;
@@ -154,9 +145,8 @@ pub(super) fn cluster(source: Source<'_>) -> Result<Cluster, ConfigError> {
         }
     };
     let kernels = kernels::kernels(&root, &device)?;
-    let calibration = root.optional_section("calibration", CALIBRATION)?;
     let measured = Measured { kernels: &kernels, has_power: device.power.is_some(), nccl: &fabric.nccl };
-    let calibration = calibration.map(|section| calibrated(&section, &measured)).transpose()?;
+    let calibration = calibration::calibration(&root, &measured)?;
     Ok(Cluster {
         name: root.required("name")?.text()?,
         source: root.required("source")?.text()?,
@@ -308,7 +298,7 @@ fn bandwidth(section: &Section<'_, '_>, raw: BytesPerSec) -> Result<BytesPerSec,
 
 /// A share of its speed that something loses; none if absent.
 fn loss(section: &Section<'_, '_>, key: &str) -> Result<f64, ConfigError> {
-    section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=LOSS))
+    section.optional(key).map_or(Ok(0.0), |field| field.real(0.0..=Transport::MOST_LOST))
 }
 
 fn ramp(section: &Section<'_, '_>) -> Result<Ramp, ConfigError> {
@@ -353,61 +343,5 @@ fn network_topology(section: &Section<'_, '_>) -> Result<NetworkTopology, Config
     Ok(NetworkTopology::FatTree {
         nodes_per_leaf: topology.required("nodes_per_leaf")?.small_count(1..=GPUS)?,
         oversubscription: topology.required("oversubscription")?.real(1.0..=64.0)?,
-    })
-}
-
-/// What there can be spreads of.
-struct Measured<'a> {
-    kernels: &'a [KernelRow],
-    has_power: bool,
-    nccl: &'a Transport,
-}
-
-fn calibrated(section: &Section<'_, '_>, measured: &Measured<'_>) -> Result<Calibration, ConfigError> {
-    let mut spreads: Vec<Uncertainty> = Vec::new();
-    for entry in section.sections("spreads", UNCERTAINTY)? {
-        let spread = uncertainty(&entry, measured)?;
-        if spreads.iter().any(|earlier| earlier.of == spread.of) {
-            let field = entry.required("of")?;
-            return Err(field.error(format!("`{}` is of a constant that has a spread already", field.path)));
-        }
-        spreads.push(spread);
-    }
-    Ok(Calibration {
-        device: section.required("device")?.text()?,
-        devices: section.required("devices")?.small_count(1..=GPUS)?,
-        versions: section.required("versions")?.text()?,
-        date: section.required("date")?.text()?,
-        spreads,
-    })
-}
-
-fn uncertainty(section: &Section<'_, '_>, measured: &Measured<'_>) -> Result<Uncertainty, ConfigError> {
-    let field = section.required("of")?;
-    let name = field.text()?;
-    let Some(of) = Quantity::from_name(&name) else {
-        let error = field.error(format!("`{}` is \"{}\", which no calibration measures", field.path, name));
-        return Err(error.with_hint("such as \"fabric.copy.bandwidth\" or \"kernels.forward.bf16.128.rate\""));
-    };
-    if let Quantity::Kernel(id, _) = of
-        && !measured.kernels.iter().any(|row| KernelId::from(row) == id)
-    {
-        return Err(field.error(format!("`{}` is of a kernel that is not in the table", field.path)));
-    }
-    if of == Quantity::Boost && !measured.has_power {
-        return Err(field
-            .error(format!("`{}` is of a clock that is not in the device", field.path))
-            .with_hint("add the section [device.power]"));
-    }
-    if let Quantity::NcclLimit(ctas) = of
-        && !measured.nccl.limits.iter().any(|limit| limit.ctas == ctas)
-    {
-        return Err(field.error(format!("`{}` is of a limit that is not in the fabric", field.path)));
-    }
-    Ok(Uncertainty {
-        of,
-        spread: section.required("spread")?.real(0.0..=1.0)?,
-        residual: section.required("residual")?.real(0.0..=1.0)?,
-        samples: section.required("samples")?.small_count(1..=u32::MAX)?,
     })
 }

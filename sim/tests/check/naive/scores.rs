@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringlab_sim::plan::{BlockId, Scores};
 
-use super::{Counts, Held, Machine, Point, Running, counts, points, zeros};
+use super::held::{Counts, Held, Point, counts, zeros};
+use super::{Machine, Running, points};
 use crate::judge::allows;
 
 impl Machine<'_> {

@@ -5,10 +5,10 @@ use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
 
 use super::*;
-use crate::calibrate::tests::{Simulated, preset, truth};
+use crate::calibrate::tests::{Altered, Simulated, preset, truth};
 use crate::calibrate::{Calibrated, calibrate};
 use crate::cuda::CudaError;
-use crate::machine::{Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes};
+use crate::machine::{Machine, MachineError, Runs};
 use crate::validate::{Filter, Point as Schedule, Report, matrix, validate};
 
 /// What a machine does with settings.
@@ -30,76 +30,49 @@ enum Does {
     HasNone,
 }
 
-struct Set {
-    simulated: Simulated,
+struct State {
     does: Does,
     /// Settings of every run of a plan for NCCL.
     seen: Vec<NcclSettings>,
 }
 
-impl Set {
-    fn new(truth: Cluster, does: Does) -> Self {
-        Self { simulated: Simulated::new(truth), does, seen: Vec::new() }
-    }
+type Set = Altered<State>;
+
+fn machine(truth: Cluster, does: Does) -> Set {
+    let simulated = Simulated { is_settable: does != Does::HasNone, ..Simulated::new(truth) };
+    Altered { simulated, state: State { does, seen: Vec::new() }, run }
 }
 
-impl Machine for Set {
-    fn identity(&self) -> Identity {
-        self.simulated.identity()
+fn run(simulated: &mut Simulated, state: &mut State, plan: &Plan) -> Result<Runs, MachineError> {
+    let settings = simulated.nccl;
+    if plan.transport == Transport::Nccl {
+        state.seen.push(settings);
     }
-
-    fn kernels(&self) -> Vec<MachineKernel> {
-        self.simulated.kernels()
+    let is_refused = match state.does {
+        Does::RefusesFour => settings.ctas == Some(4),
+        Does::RefusesAll => settings != NcclSettings::default(),
+        _ => false,
+    };
+    if is_refused {
+        let (rank, doing, code) = (0, "join the group", "ncclInvalidArgument".into());
+        return Err(MachineError::new(plan, CudaError::Nccl { rank, doing, code }));
     }
-
-    fn sizes(&self) -> Sizes {
-        self.simulated.sizes()
-    }
-
-    fn has_nccl(&self) -> bool {
-        true
-    }
-
-    fn set_nccl(&mut self, settings: NcclSettings) -> bool {
-        let can = self.does != Does::HasNone || settings == NcclSettings::default();
-        can && self.simulated.set_nccl(settings)
-    }
-
-    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
-        let settings = self.simulated.1;
-        if plan.transport == Transport::Nccl {
-            self.seen.push(settings);
+    match state.does {
+        Does::HangsAtEight if settings.ctas == Some(8) => {
+            Err(MachineError::new(plan, CudaError::Thread { rank: 1, reason: "it hung".into() }))
         }
-        let is_refused = match self.does {
-            Does::RefusesFour => settings.ctas == Some(4),
-            Does::RefusesAll => settings != NcclSettings::default(),
-            _ => false,
-        };
-        if is_refused {
-            let (rank, doing, code) = (0, "join the group", "ncclInvalidArgument".into());
-            return Err(MachineError::new(plan, CudaError::Nccl { rank, doing, code }));
+        Does::TooFast if settings.ctas.is_some() => {
+            let mut runs = simulated.simulate(plan)?;
+            for span in &mut runs.timeline.spans {
+                span.end = span.start + SimTime(span.duration().0 / 4);
+            }
+            Ok(runs)
         }
-        match self.does {
-            Does::HangsAtEight if settings.ctas == Some(8) => {
-                Err(MachineError::new(plan, CudaError::Thread { rank: 1, reason: "it hung".into() }))
-            }
-            Does::TooFast if settings.ctas.is_some() => {
-                let mut runs = self.simulated.run(plan, launching, repeats)?;
-                for span in &mut runs.timeline.spans {
-                    span.end = span.start + SimTime(span.duration().0 / 4);
-                }
-                Ok(runs)
-            }
-            Does::IgnoresPriority => {
-                let unset = NcclSettings { priority: Priority::Normal, ..settings };
-                Simulated(self.simulated.0.clone(), unset).run(plan, launching, repeats)
-            }
-            _ => self.simulated.run(plan, launching, repeats),
+        Does::IgnoresPriority => {
+            let nccl = NcclSettings { priority: Priority::Normal, ..settings };
+            Simulated { nccl, ..Simulated::new(simulated.truth.clone()) }.simulate(plan)
         }
-    }
-
-    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
-        self.simulated.launch_costs()
+        _ => simulated.simulate(plan),
     }
 }
 
@@ -157,7 +130,7 @@ fn two_sizes_are_apart() {
 /// beside a call.
 #[test]
 fn limits_of_a_simulated_machine_are_found_again() {
-    let (truth, mut machine) = (truth(), Set::new(truth(), Does::ByRule));
+    let (truth, mut machine) = (truth(), machine(truth(), Does::ByRule));
     let Calibrated { cluster, fits, notes } = calibrated(&mut machine);
     let found = &cluster.fabric.nccl.limits;
     let of = |f: fn(&NcclLimit) -> u32| found.iter().map(f).collect::<Vec<_>>();
@@ -184,21 +157,22 @@ fn limits_of_a_simulated_machine_are_found_again() {
 /// Two messages and three runs of pairs with messages for each limit, six for high priority; nothing else has settings.
 #[test]
 fn what_has_settings_is_counted_and_nothing_else_has_any() {
-    let mut machine = Set::new(truth(), Does::ByRule);
+    let mut machine = machine(truth(), Does::ByRule);
     calibrated(&mut machine);
-    let count =
-        |ctas, priority| machine.seen.iter().filter(|&&seen| seen == NcclSettings { ctas, priority }).count();
+    let count = |ctas, priority| {
+        machine.state.seen.iter().filter(|&&seen| seen == NcclSettings { ctas, priority }).count()
+    };
     let limited = [4, 8, 16].map(|ctas| count(Some(ctas), Priority::Normal));
     assert_eq!((limited, count(None, Priority::High)), ([5; 3], 6));
-    assert_eq!(machine.seen.len() - 21, count(None, Priority::Normal));
-    let first = machine.seen.iter().position(|seen| *seen != NcclSettings::default()).unwrap();
-    assert!(machine.seen[first..first + 21].iter().all(|seen| *seen != NcclSettings::default()));
+    assert_eq!(machine.state.seen.len() - 21, count(None, Priority::Normal));
+    let first = machine.state.seen.iter().position(|seen| *seen != NcclSettings::default()).unwrap();
+    assert!(machine.state.seen[first..first + 21].iter().all(|seen| *seen != NcclSettings::default()));
 }
 
 /// High priority is not in the file of a machine on which it takes the same SMs, and the rule predicts it.
 #[test]
 fn a_machine_that_does_as_the_rule_says_gives_no_note() {
-    let found = calibrated(&mut Set::new(truth(), Does::ByRule));
+    let found = calibrated(&mut machine(truth(), Does::ByRule));
     assert_eq!(found.cluster.fabric.nccl.high_priority, None);
     let fit = predicted(&found);
     assert!(fit.constants.starts_with("goes before a call that was posted with it"), "{}", fit.constants);
@@ -213,7 +187,7 @@ fn sms_of_high_priority_are_kept_where_they_differ() {
     let mut truth = truth();
     let high = HighPriority { sms: 30, slowed_by_calls: 0.04, source: "truth".into() };
     truth.fabric.nccl.high_priority = Some(high);
-    let found = calibrated(&mut Set::new(truth, Does::ByRule)).cluster;
+    let found = calibrated(&mut machine(truth, Does::ByRule)).cluster;
     let high = found.fabric.nccl.high_priority.as_ref().unwrap();
     assert_eq!((high.sms, found.fabric.nccl.sms), (30, 24));
     assert_near(high.slowed_by_calls, 0.04, 0.05);
@@ -228,7 +202,7 @@ fn a_share_of_high_priority_is_kept_where_it_differs() {
         let nccl = &mut truth.fabric.nccl;
         let (sms, slowed_by_calls) = (nccl.sms, nccl.slowed_by_calls + more);
         nccl.high_priority = Some(HighPriority { sms, slowed_by_calls, source: "truth".into() });
-        let found = calibrated(&mut Set::new(truth, Does::ByRule)).cluster.fabric.nccl;
+        let found = calibrated(&mut machine(truth, Does::ByRule)).cluster.fabric.nccl;
         assert_eq!(found.high_priority.is_some(), is_kept, "{more}: {found:?}");
         if let Some(high) = found.high_priority {
             assert_eq!(high.sms, sms);
@@ -241,7 +215,7 @@ fn a_share_of_high_priority_is_kept_where_it_differs() {
 /// rule it moves at once.
 #[test]
 fn a_message_of_high_priority_that_waits_all_the_same_is_noted() {
-    let found = calibrated(&mut Set::new(truth(), Does::IgnoresPriority));
+    let found = calibrated(&mut machine(truth(), Does::IgnoresPriority));
     let fit = predicted(&found);
     let waits = "waits for the end of a call that was posted with it";
     assert!(fit.constants.starts_with(waits), "{}", fit.constants);
@@ -268,7 +242,7 @@ fn grids_that_keep_no_sms_are_told_apart() {
     for row in &mut truth.kernels {
         row.grid = Grid::PerItem;
     }
-    let found = calibrated(&mut Set::new(truth, Does::ByRule));
+    let found = calibrated(&mut machine(truth, Does::ByRule));
     let fit = predicted(&found);
     assert!(fit.constants.starts_with("moves beside a call"), "{}", fit.constants);
     assert!(fit.worst < 0.01, "{fit:?}");
@@ -286,23 +260,23 @@ fn unmeasured(notes: &[String]) -> Vec<&str> {
 
 #[test]
 fn a_limit_that_does_not_run_is_left_out_and_named() {
-    let mut machine = Set::new(truth(), Does::RefusesFour);
+    let mut machine = machine(truth(), Does::RefusesFour);
     let found = calibrated(&mut machine);
     assert_eq!((limits(&found.cluster), unmeasured(&found.notes)), (vec![8, 16], vec!["NCCL of 4 CTAs"]));
     assert!(found.notes.iter().any(|note| note.contains("ncclInvalidArgument")), "{:?}", found.notes);
-    assert_eq!(machine.simulated.1, NcclSettings::default());
+    assert_eq!(machine.simulated.nccl, NcclSettings::default());
     assert_eq!(Cluster::parse("written", &found.cluster.to_toml()).unwrap(), found.cluster);
 }
 
 /// All that a machine that does everything is said to be, but for the settings.
 #[test]
 fn without_any_setting_everything_else_is_there() {
-    let whole = calibrated(&mut Set::new(truth(), Does::ByRule)).cluster;
+    let whole = calibrated(&mut machine(truth(), Does::ByRule)).cluster;
     let every = ["NCCL of high priority", "NCCL of 8 CTAs", "NCCL of 16 CTAs", "NCCL of 4 CTAs"];
     for does in [Does::RefusesAll, Does::HasNone] {
         let mut base = preset();
         base.fabric.nccl.limits = truth().fabric.nccl.limits;
-        let mut machine = Set::new(truth(), does);
+        let mut machine = machine(truth(), does);
         let found = calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap();
         assert_eq!(unmeasured(&found.notes), every, "{:?}", found.notes);
         let mut expected = whole.clone();
@@ -310,13 +284,13 @@ fn without_any_setting_everything_else_is_there() {
         let spreads = &mut expected.calibration.as_mut().unwrap().spreads;
         spreads.retain(|spread| !matches!(spread.of, Quantity::NcclLimit(_)));
         assert_eq!(found.cluster, expected);
-        assert_eq!(machine.simulated.1, NcclSettings::default());
+        assert_eq!(machine.simulated.nccl, NcclSettings::default());
     }
 }
 
 #[test]
 fn after_a_hang_nothing_more_is_tried() {
-    let mut machine = Set::new(truth(), Does::HangsAtEight);
+    let mut machine = machine(truth(), Does::HangsAtEight);
     let found = calibrated(&mut machine);
     assert!(limits(&found.cluster).is_empty());
     assert_eq!(unmeasured(&found.notes), ["NCCL of 8 CTAs"]);
@@ -325,13 +299,13 @@ fn after_a_hang_nothing_more_is_tried() {
         untried,
         ["NCCL of 16 CTAs was not tried after that", "NCCL of 4 CTAs was not tried after that"]
     );
-    assert_eq!(machine.seen.last(), Some(&NcclSettings { ctas: Some(8), ..NcclSettings::default() }));
+    assert_eq!(machine.state.seen.last(), Some(&NcclSettings { ctas: Some(8), ..NcclSettings::default() }));
     assert!(found.fits.iter().any(|fit| fit.what == "check runs"), "what comes before is there");
 }
 
 #[test]
 fn a_bandwidth_above_the_links_is_left_out() {
-    let found = calibrated(&mut Set::new(truth(), Does::TooFast));
+    let found = calibrated(&mut machine(truth(), Does::TooFast));
     assert_eq!(limits(&found.cluster), [4], "75 GB/s four times as fast are below 478");
     assert_eq!(unmeasured(&found.notes), ["NCCL of 8 CTAs", "NCCL of 16 CTAs"]);
     assert!(
@@ -344,7 +318,7 @@ fn a_bandwidth_above_the_links_is_left_out() {
 
 #[test]
 fn settings_that_a_calibration_has_no_time_for_are_named() {
-    let mut machine = Set::new(truth(), Does::ByRule);
+    let mut machine = machine(truth(), Does::ByRule);
     let mut progress = |_: &str| true;
     let (fits, notes, spreads) = (Vec::new(), Vec::new(), Vec::new());
     let mut session =
@@ -359,7 +333,7 @@ fn settings_that_a_calibration_has_no_time_for_are_named() {
 
 #[test]
 fn stopping_leaves_the_default_behind() {
-    let mut machine = Set::new(truth(), Does::ByRule);
+    let mut machine = machine(truth(), Does::ByRule);
     let mut under_limit = 0;
     let mut go_on = |what: &str| {
         under_limit += u32::from(what == "NCCL of 8 CTAs");
@@ -367,8 +341,8 @@ fn stopping_leaves_the_default_behind() {
     };
     let error = calibrate(&mut machine, &preset(), "2026-11-30", &mut go_on).unwrap_err();
     assert!(matches!(error, CalibrateError::Stopped), "{error}");
-    assert_eq!(machine.seen.last().unwrap().ctas, Some(8));
-    assert_eq!(machine.simulated.1, NcclSettings::default());
+    assert_eq!(machine.state.seen.last().unwrap().ctas, Some(8));
+    assert_eq!(machine.simulated.nccl, NcclSettings::default());
 }
 
 /// Schedules by NCCL on the calibrated machine, predicted and run with these settings.
@@ -387,7 +361,7 @@ fn schedules_are_predicted_with_the_settings_that_are_run() {
     let mut truth = truth();
     let high = HighPriority { sms: 60, slowed_by_calls: 0.3, source: "truth".into() };
     truth.fabric.nccl.high_priority = Some(high);
-    let mut machine = Set::new(truth, Does::ByRule);
+    let mut machine = machine(truth, Does::ByRule);
     let found = calibrated(&mut machine).cluster;
     let with = |ctas, priority| NcclSettings { ctas, priority };
     let default = NcclSettings::default();

@@ -109,7 +109,10 @@ fn kernel(section: &Section<'_, '_>, device: &Device) -> Result<KernelRow, Confi
         call: section.optional("call").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
         carry: section.optional("carry").map_or(Ok(SimTime::ZERO), |field| field.amount())?,
         boost: section.optional("boost").map(|field| field.real(1.0..=10.0)).transpose()?,
-        linked: section.optional("linked").map(|field| field.real(1.0..=2.0)).transpose()?,
+        linked: section
+            .optional("linked")
+            .map(|field| field.real(1.0..=KernelRow::MOST_LINKED))
+            .transpose()?,
         items,
         grid,
         source: section.required("source")?.text()?,
