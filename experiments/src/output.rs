@@ -87,6 +87,18 @@ pub fn check_targets<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -
     Ok(())
 }
 
+/// Refuses to write over a file that the same command reads.
+pub fn check_kept<'a>(
+    written: impl IntoIterator<Item = &'a Option<PathBuf>>,
+    read: impl IntoIterator<Item = &'a Path>,
+) -> Result<()> {
+    let read: Vec<PathBuf> = read.into_iter().filter(|path| path.is_file()).map(place).collect();
+    match written.into_iter().flatten().find(|path| read.contains(&place(path))) {
+        Some(path) => bail!("{} is read by this command; give the result another file", path.display()),
+        None => Ok(()),
+    }
+}
+
 /// The same for all names of one file, which need not be there yet.
 fn place(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| {

@@ -23,6 +23,11 @@ pub fn apply(args: &SetupArgs, cluster: &mut Cluster) -> Result<()> {
         note(&mut fabric.source, fabric.topology.link_bandwidth(), before.topology.link_bandwidth());
         note(&mut fabric.copy.source, fabric.copy.bandwidth, before.copy.bandwidth);
         note(&mut fabric.nccl.source, fabric.nccl.bandwidth, before.nccl.bandwidth);
+        for (limit, before) in fabric.nccl.limits.iter_mut().zip(&before.nccl.limits) {
+            if limit.bandwidth < before.bandwidth {
+                note(&mut limit.source, limit.bandwidth, before.bandwidth);
+            }
+        }
     }
     if let (true, Some(network), Some(before)) = (rates.nic.is_some(), &mut cluster.network, &old.network) {
         note(&mut network.source, network.nic_bandwidth, before.nic_bandwidth);
@@ -38,6 +43,8 @@ fn note(source: &mut String, new: BytesPerSec, old: BytesPerSec) {
 
 #[cfg(test)]
 mod tests {
+    use ringlab_sim::config::cluster::NcclLimit;
+
     use super::*;
     use crate::presets;
     use crate::runfile::{Entry, Value, run_args};
@@ -61,6 +68,26 @@ mod tests {
         let cluster = applied("dgx-h100", "nic_bandwidth", "400 Gb/s").unwrap();
         let source = &cluster.network.unwrap().transport.source;
         assert!(source.starts_with("bandwidth as asked for, 50 GB/s instead of 48 GB/s; "), "{source}");
+    }
+
+    #[test]
+    fn a_slower_link_bounds_limits_of_nccl_and_says_so() {
+        let mut cluster = presets::cluster("hgx-h200").unwrap();
+        let limit = |ctas, rate| NcclLimit {
+            ctas,
+            bandwidth: BytesPerSec(rate),
+            sms: ctas,
+            slowed_by_calls: 0.0,
+            source: "by hand".into(),
+        };
+        cluster.fabric.nccl.limits = vec![limit(4, 75e9), limit(8, 140e9)];
+        let entry = Entry { key: "link_bandwidth".into(), value: Value::Text("100 GB/s".into()) };
+        apply(&run_args(&[entry]).unwrap().setup, &mut cluster).unwrap();
+        let limits: Vec<_> =
+            cluster.fabric.nccl.limits.iter().map(|l| (l.bandwidth.0, l.source.as_str())).collect();
+        let said = "bandwidth as asked for, 100 GB/s instead of 140 GB/s; by hand";
+        assert_eq!(limits, [(75e9, "by hand"), (100e9, said)]);
+        assert_eq!(Cluster::parse("changed", &cluster.to_toml()).unwrap(), cluster);
     }
 
     #[test]

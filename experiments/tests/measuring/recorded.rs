@@ -1,10 +1,10 @@
 //! Reports of earlier measurements, predicted anew without the machine: those of two H200s in `experiments/results`, and what is
 //! refused.
 
+mod nccl;
+
 use std::path::{Path, PathBuf};
 
-use ringlab_sim::config::cluster::{Cluster, NcclLimit};
-use ringlab_sim::units::BytesPerSec;
 use serde_json::{Value, json};
 
 use super::{assert_described, number, ringlab, text};
@@ -53,26 +53,26 @@ pub fn assert_predicted_alike(cluster: &Path, report: &Value) {
     for (now, then) in points(&again).iter().zip(points(report)) {
         let then = then.as_object().unwrap();
         for (key, value) in then.iter().filter(|(key, _)| *key != "calls") {
-            assert_alike(&now[key], value, key);
+            assert_eq!(&now[key], value, "{key}");
         }
         let calls = |point: &Value| point["calls"].as_array().unwrap().clone();
         let then = calls(&Value::Object(then.clone()));
         assert_eq!(calls(now).len(), then.len());
         for (now, then) in calls(now).iter().zip(&then) {
             for key in ["rank", "step", "predicted_s", "measured_s"] {
-                assert_alike(&now[key], &then[key], key);
+                assert_eq!(now[key], then[key], "{key}");
             }
         }
     }
 }
 
-/// Equal but for the last digit of a number.
-fn assert_alike(now: &Value, then: &Value, key: &str) {
-    match (now.as_f64(), then.as_f64()) {
-        (Some(now), Some(then)) => {
-            assert!((now - then).abs() <= 1e-12 * then.abs(), "{key}: {now}, not {then}");
+/// What was measured is the report's to the last digit.
+fn assert_measured_alike(now: &[Value], then: &[Value]) {
+    for (now, then) in now.iter().zip(then) {
+        for key in ["measured_s", "spread", "measured_bubble_ratio", "measured_exposed_s", "loaded_s", "duty"]
+        {
+            assert_eq!(now[key], then[key], "{key}");
         }
-        _ => assert_eq!(now, then, "{key}"),
     }
 }
 
@@ -98,6 +98,7 @@ fn what_two_h200s_measured_is_predicted_today() {
         let (found, recorded): (Value, Value) = (serde_json::from_str(&found).unwrap(), read(&files.report));
         assert_eq!(points(&found).len(), points(&recorded).len(), "{which}: {}", found["left_out"]);
         assert_described(&found);
+        assert_measured_alike(points(&found), points(&recorded));
         // Judged by predictions of today and times of the report, not by their summary.
         let pairs = points(&found).iter().zip(points(&recorded));
         let errors: Vec<f64> =
@@ -300,6 +301,12 @@ fn fields_that_mean_nothing_are_refused_with_their_place() {
         ("seq_len", json!(u64::MAX), "expected a whole number from 1 to 2147483648"),
         ("heads", json!(-1), "integer `-1`"),
         ("calls", json!([{ "rank": 0, "step": 0, "measured_s": -1.0 }]), "expected a time"),
+        ("calls", json!([7]), "expected an attention call"),
+        ("spread", json!(-0.1), "expected a number from 0 to 1e6"),
+        ("measured_exposed_s", json!(1e308), "expected a number from 0 to 1e6"),
+        ("loaded_s", json!(-1), "expected a number from 0 to 1e6"),
+        ("duty", json!(-0.5), "expected a number from 0 to 1e6"),
+        ("measured_bubble_ratio", json!(1.5), "expected a number from 0 to 1"),
     ] {
         let mut changed = recorded.clone();
         let point = changed["points"][0].as_object_mut().unwrap();
@@ -329,57 +336,48 @@ fn options_of_machines_and_of_reports_exclude_each_other() {
     assert_eq!(alone.status.code(), Some(2));
 }
 
-/// A report of at most 8 CTAs is predicted by what the cluster says of these: as one without a limit where NCCL has their figures.
 #[test]
-fn nccl_is_predicted_with_the_settings_of_the_report() {
+fn heads_without_a_kernel_of_their_own_are_said() {
     let folder = tempfile::tempdir().unwrap();
-    let written = |name: &str, text: &str| {
+    let sixth = two_h200s("sixth");
+    let mut report = read(&sixth.report);
+    let all = report["points"].as_array_mut().unwrap();
+    all.retain(|point| point["schedule"] == "ring" && point["seq_len"] == 8192);
+    let passes: Vec<&Value> = all.iter().map(|point| &point["pass"]).collect();
+    assert_eq!(passes, ["forward", "backward"]);
+    all[0]["head_dim"] = json!(80);
+    let path = folder.path().join("report.json");
+    std::fs::write(&path, report.to_string()).unwrap();
+    let (code, _, error) = predict(&Files { report: path, ..sixth }, &[]);
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(error.matches(" kernel for heads of ").count(), 1, "{error}");
+    assert!(error.contains("no forward kernel for heads of 80: that of 128\n"), "{error}");
+}
+
+/// A measurement cannot be made again at will.
+#[test]
+fn results_are_not_written_over_what_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let sixth = two_h200s("sixth");
+    let copied = |from: &Path, name: &str| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        std::fs::copy(from, &path).unwrap();
         path
     };
-    let sixth = two_h200s("sixth");
-    let mut plain = Cluster::parse("sixth", &std::fs::read_to_string(&sixth.cluster).unwrap()).unwrap();
-    let (bandwidth, sms, slowed_by_calls) = (BytesPerSec(140e9), 8, 0.25);
-    let mut limited = plain.clone();
-    limited.fabric.nccl.limits =
-        vec![NcclLimit { ctas: 8, bandwidth, sms, slowed_by_calls, source: "test".into() }];
-    let nccl = &mut plain.fabric.nccl;
-    (nccl.bandwidth, nccl.sms, nccl.slowed_by_calls) = (bandwidth, sms, slowed_by_calls);
-    let (plain, limited) =
-        (written("plain.toml", &plain.to_toml()), written("limited.toml", &limited.to_toml()));
-    let mut report = read(&sixth.report);
-    report["points"].as_array_mut().unwrap().retain(|point| point["transport"] == "nccl");
-    let predicted = |cluster: &Path, nccl: Value| {
-        let mut report = report.clone();
-        report["nccl"] = nccl;
-        let files =
-            Files { cluster: cluster.to_owned(), report: written("report.json", &report.to_string()) };
-        predict(&files, &["--format", "json"])
-    };
-    let times = |(code, found, error): (Option<i32>, String, String)| {
-        assert_eq!(code, Some(0), "{error}");
-        let found: Value = serde_json::from_str(&found).unwrap();
-        assert_described(&found);
-        let times = points(&found).iter().map(|point| number(point, "predicted_s")).collect::<Vec<_>>();
-        (found["nccl"].clone(), times)
-    };
-    let eight = json!({ "ctas": 8, "priority": "normal" });
-    let (shown, of_limit) = times(predicted(&limited, eight.clone()));
-    assert_eq!((shown, of_limit.len()), (eight, 10));
-    let (shown, expected) = times(predicted(&plain, Value::Null));
-    assert_eq!((shown, &of_limit), (Value::Null, &expected));
-    let (_, unlimited) = times(predicted(&limited, Value::Null));
-    assert!(unlimited.iter().zip(&of_limit).all(|(fast, slow)| fast < slow), "{unlimited:?} {of_limit:?}");
-    for (nccl, message) in [
-        (json!({ "ctas": 6, "priority": "high" }), "with at most 6 CTAs; it has limits of 8"),
-        (
-            json!({ "ctas": 8, "priority": "highest" }),
-            "invalid value: string \"highest\", expected one of \"normal\", \"high\"",
-        ),
-        (json!({ "ctas": -8, "priority": "high" }), "integer `-8`"),
+    let report = copied(&sixth.report, "report.svg");
+    let files = Files { cluster: copied(&sixth.cluster, "node.toml"), report };
+    let links = copied(&sixth.cluster, "links.toml");
+    let links = links.to_str().unwrap();
+    for (option, file) in [
+        ("-o", files.report.to_str().unwrap()),
+        ("--plot", files.report.to_str().unwrap()),
+        ("-o", files.cluster.to_str().unwrap()),
+        ("-o", links),
     ] {
-        let (code, _, error) = predicted(&limited, nccl);
-        assert!(code == Some(2) && error.contains(message), "{error}");
+        let before = std::fs::read(file).unwrap();
+        let (code, _, error) = predict(&files, &["--links-of", links, option, file]);
+        let said = format!("error: {file} is read by this command; give the result another file\n");
+        assert_eq!((code, error), (Some(2), said), "{option}");
+        assert_eq!(std::fs::read(file).unwrap(), before, "{option} {file}");
     }
 }

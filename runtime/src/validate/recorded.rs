@@ -19,6 +19,7 @@ use crate::machine::Launching;
 
 /// What of a report was measured; what it predicted is not read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(expecting = "a report")]
 pub struct Recorded {
     /// The cluster on whose links virtual ranks were put.
     pub cluster: String,
@@ -39,6 +40,7 @@ pub struct Recorded {
 
 /// Where measurements are from that a report did not make itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(expecting = "where the measurements are from")]
 pub struct Origin {
     /// The file, as it was given.
     pub file: String,
@@ -50,8 +52,10 @@ pub struct Origin {
 
 /// Settings of NCCL as a report lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "settings of NCCL")]
 pub struct RecordedNccl {
     /// The most CTAs of a transfer.
+    #[serde(default, deserialize_with = "ctas")]
     pub ctas: Option<u32>,
     /// Of the streams.
     pub priority: Priority,
@@ -72,6 +76,7 @@ impl Recorded {
 
 /// A point as a report lists it; the fields are those of [`Compared`].
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(expecting = "a point")]
 pub struct RecordedPoint {
     /// The schedule.
     #[serde(deserialize_with = "schedule")]
@@ -108,10 +113,13 @@ pub struct RecordedPoint {
     #[serde(deserialize_with = "time")]
     pub measured_s: f64,
     /// Standard deviation of the makespans over their median.
+    #[serde(deserialize_with = "from_zero")]
     pub spread: f64,
     /// Bubble ratio.
+    #[serde(deserialize_with = "share")]
     pub measured_bubble_ratio: f64,
     /// Exposed communication of the worst rank, in seconds.
+    #[serde(deserialize_with = "from_zero")]
     pub measured_exposed_s: f64,
     /// Attention calls, rank by rank; none where the report does not list them.
     #[serde(default)]
@@ -120,13 +128,16 @@ pub struct RecordedPoint {
     #[serde(with = "LoadName")]
     pub load: Load,
     /// How long they had been working, in seconds.
+    #[serde(deserialize_with = "from_zero")]
     pub loaded_s: f64,
     /// Makespans over the wall time of the measured repeats.
+    #[serde(deserialize_with = "from_zero")]
     pub duty: f64,
 }
 
 /// An attention call as a report lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(expecting = "an attention call")]
 pub struct RecordedCall {
     /// Whose.
     pub rank: u32,
@@ -150,11 +161,35 @@ enum LoadName {
 const TIMES: RangeInclusive<f64> = 1e-12..=1e6;
 
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let seconds = f64::deserialize(deserializer)?;
-    let is_time = TIMES.contains(&seconds);
-    let no_time = || D::Error::invalid_value(Unexpected::Float(seconds), &"a time of 1e-12 to 1e6 seconds");
-    is_time.then_some(seconds).ok_or_else(no_time)
+    real(deserializer, TIMES, "a time of 1e-12 to 1e6 seconds")
 }
+
+/// Seconds, or a ratio, that can be zero.
+fn from_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    real(deserializer, 0.0..=*TIMES.end(), "a number from 0 to 1e6")
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    real(deserializer, 0.0..=1.0, "a number from 0 to 1")
+}
+
+fn real<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    allowed: RangeInclusive<f64>,
+    expected: &str,
+) -> Result<f64, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    let out_of_range = || D::Error::invalid_value(Unexpected::Float(number), &expected);
+    allowed.contains(&number).then_some(number).ok_or_else(out_of_range)
+}
+
+/// A limit that the command line takes too.
+fn ctas<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    Option::<Ctas>::deserialize(deserializer).map(|limit| limit.map(|Ctas(ctas)| ctas))
+}
+
+#[derive(Deserialize)]
+struct Ctas(#[serde(deserialize_with = "whole::<_, _, 64>")] u32);
 
 /// A size that the command line takes too: from 1 to `MOST`.
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MOST: u64>(

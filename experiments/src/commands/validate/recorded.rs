@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use ringlab_runtime::machine::Launching;
 use ringlab_runtime::validate::{self, Filter, Origin, Point, Recorded, RecordedPoint};
 use ringlab_sim::config::ConfigError;
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, NcclSettings};
 use ringlab_sim::engine::Load;
+use ringlab_sim::plan::Transport;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -21,19 +22,22 @@ use crate::{interrupt, measured, presets};
 pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let label = file.to_string_lossy();
     let recorded = parse(&label, &presets::read_text(file)?)?;
-    let settings = recorded.nccl_settings();
-    let cluster = presets::cluster(&args.cluster)?.with_nccl(settings)?;
-    let links = match &args.links_of {
-        Some(name) => presets::cluster(name)?.with_nccl(settings)?,
-        None => cluster.clone(),
-    };
+    let cluster = presets::cluster(&args.cluster)?;
+    let links = args.links_of.as_deref().map_or_else(|| Ok(cluster.clone()), presets::cluster)?;
     let differences = measured::check_recorded(&cluster, &recorded.machine, &label)?;
     for note in differences.into_iter().chain(notes(&recorded, &cluster, &label)) {
         anstream::eprintln!("{note}");
     }
+    let settings = recorded.nccl_settings();
     let nccl = recorded.nccl.map(|_| settings);
     let (measured_with, machine) = (recorded.cluster_of_links().to_owned(), recorded.machine.clone());
     let points = left(recorded.points, &filter(args, args.cp.clone())?, &label)?;
+    for note in padded(&points, &cluster) {
+        anstream::eprintln!("{note}");
+    }
+    let cluster = set_nccl(cluster, settings, points.iter(), &label)?;
+    let links =
+        set_nccl(links, settings, points.iter().filter(|p| p.launching == Launching::Virtual), &label)?;
     let (stop, bar) = (interrupt::flag()?, bar(points.len() as u64));
     let mut progress = |i: usize, point: &Point| {
         bar.set_position(i as u64);
@@ -54,6 +58,20 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     })
 }
 
+/// The cluster with these settings of NCCL if any of `points`, which are predicted on it, went by NCCL.
+fn set_nccl<'p>(
+    cluster: Cluster,
+    settings: NcclSettings,
+    mut points: impl Iterator<Item = &'p RecordedPoint>,
+    label: &str,
+) -> Result<Cluster> {
+    if !points.any(|point| point.transport == Transport::Nccl) {
+        return Ok(cluster);
+    }
+    let set = cluster.with_nccl(settings);
+    set.with_context(|| format!("{label} was measured with a limit on NCCL's CTAs"))
+}
+
 /// What the report and the cluster lack.
 fn notes(recorded: &Recorded, cluster: &Cluster, label: &str) -> Vec<String> {
     let mut notes = Vec::new();
@@ -70,6 +88,16 @@ fn notes(recorded: &Recorded, cluster: &Cluster, label: &str) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// Which points are predicted with the kernel of larger heads.
+fn padded(points: &[RecordedPoint], cluster: &Cluster) -> BTreeSet<String> {
+    let note = |p: &RecordedPoint| {
+        let kernel = cluster.kernel(p.head_dim, p.dtype, p.pass).ok()?;
+        let (pass, dim) = (p.pass, kernel.head_dim);
+        (dim != p.head_dim).then(|| format!("no {pass} kernel for heads of {}: that of {dim}", p.head_dim))
+    };
+    points.iter().filter_map(note).collect()
 }
 
 /// The points that `filter` leaves.

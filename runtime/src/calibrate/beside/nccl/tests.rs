@@ -194,6 +194,23 @@ fn sms_of_high_priority_are_kept_where_they_differ() {
     assert_eq!(Cluster::parse("written", &found.to_toml()).unwrap(), found);
 }
 
+/// With the SMs of any other message, a share that is lost counts from a hundredth on.
+#[test]
+fn a_share_of_high_priority_is_kept_where_it_differs() {
+    for (more, is_kept) in [(0.03, true), (0.004, false)] {
+        let mut truth = truth();
+        let nccl = &mut truth.fabric.nccl;
+        let (sms, slowed_by_calls) = (nccl.sms, nccl.slowed_by_calls + more);
+        nccl.high_priority = Some(HighPriority { sms, slowed_by_calls, source: "truth".into() });
+        let found = calibrated(&mut machine(truth, Does::ByRule)).cluster.fabric.nccl;
+        assert_eq!(found.high_priority.is_some(), is_kept, "{more}: {found:?}");
+        if let Some(high) = found.high_priority {
+            assert_eq!(high.sms, sms);
+            assert_near(high.slowed_by_calls, slowed_by_calls, 0.05);
+        }
+    }
+}
+
 /// The call takes its SMs first, as at normal priority, and the message moves after its end, its latency long past. By the
 /// rule it moves at once.
 #[test]
