@@ -185,7 +185,7 @@ pub fn calibrate(
     session.checks()?;
     if identity.devices > 1 && session.machine.has_overlap() && session.machine.has_nccl() {
         // Last, so that all else is measured whatever comes of it.
-        session.nccl_settings(date, started)?;
+        session.nccl_settings(date, started + beside::nccl::IN_ALL)?;
     }
     let Session { mut cluster, fits, notes, spreads, .. } = session;
     cluster.calibration = Some(Calibration {

@@ -6,7 +6,7 @@
 //! all of them.
 
 mod model;
-mod nccl;
+pub(super) mod nccl;
 
 use ringlab_sim::config::cluster::{Grid, Transport as Reached};
 use ringlab_sim::mask::Pattern;

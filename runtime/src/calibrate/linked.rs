@@ -7,6 +7,9 @@ use super::clock::{RESTED, is_row_of};
 use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
 use crate::machine::{Launching, MachineKernel};
 
+/// What is set to 1 without a word.
+const NOISE: f64 = 0.01;
+
 /// A call by itself and between messages, in seconds.
 struct Compared {
     probe: String,
@@ -35,7 +38,13 @@ impl Session<'_> {
         let (mut points, mut shown) = (Vec::new(), Vec::new());
         for (kernel, Compared { probe, alone, between, spread }) in found {
             shown.push(format!("{probe}: {:+.1}%", 100.0 * (between / alone - 1.0)));
-            let linked = thousandths((between / alone).clamp(1.0, KernelRow::MOST_LINKED));
+            let measured = between / alone;
+            let linked = thousandths(measured.clamp(1.0, KernelRow::MOST_LINKED));
+            if (linked / measured - 1.0).abs() > NOISE {
+                self.notes.push(format!(
+                    "a call between messages took {measured:.3} times as long as by itself, {probe}: {linked} is kept"
+                ));
+            }
             self.keep_linked(kernel, linked, date);
             points.push(Point { probe, measured_s: between, fitted_s: alone * linked, spread });
         }

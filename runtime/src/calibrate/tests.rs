@@ -338,6 +338,29 @@ fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
     assert!(found.fits.iter().any(|fit| fit.what == "copies beside attention calls"));
 }
 
+/// Calls between messages take 0.9 times as long as they should.
+fn faster_in_company(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
+    let mut runs = simulated.simulate(plan)?;
+    if plan.name.contains("between messages") {
+        for span in &mut runs.timeline.spans {
+            span.end = SimTime(span.start.0 + span.duration().0 / 10 * 9);
+        }
+    }
+    Ok(runs)
+}
+
+#[test]
+fn calls_that_messages_make_faster_are_said() {
+    // By itself, but for 1.02 and 1.05: 0.918, 0.945 and 0.9 times as long.
+    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run: faster_in_company };
+    let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
+    assert!(found.cluster.kernels.iter().all(|row| row.linked.is_none()));
+    for ratio in ["0.918", "0.945", "0.900"] {
+        let text = format!("a call between messages took {ratio} times as long as by itself");
+        assert_eq!(found.notes.iter().filter(|note| note.contains(&text)).count(), 1, "{:?}", found.notes);
+    }
+}
+
 /// Of four GPUs, with copies to and from the last one that take a tenth longer.
 fn with_a_slow_one(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
     let mut runs = simulated.simulate(plan)?;

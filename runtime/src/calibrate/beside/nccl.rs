@@ -25,7 +25,7 @@ use crate::calibrate::{CalibrateError, FitReport, POOR, Point, Session};
 /// Limits that are measured, in this order.
 const LIMITS: [u32; 3] = [8, 16, 4];
 /// A calibration that would take longer leaves out settings that it has not come to.
-const IN_ALL: Duration = Duration::from_secs(165);
+pub(in crate::calibrate) const IN_ALL: Duration = Duration::from_secs(165);
 /// What a setting takes if none has taken longer.
 const EXPECTED: Duration = Duration::from_secs(12);
 /// A long message has at least so many times the bytes of the shorter one.
@@ -39,12 +39,12 @@ const HIGH: NcclSettings = NcclSettings { ctas: None, priority: Priority::High }
 type Pairs = Vec<(Together, Alone)>;
 
 impl Session<'_> {
-    /// High priority, then the limits that the devices have SMs for, as far as the time allows of a calibration that has been
-    /// going on since `started`. What does not run or fit is left out and named.
+    /// High priority, then the limits that the devices have SMs for, as far as there is time until `end`. What does not run or
+    /// fit is left out and named.
     pub(in crate::calibrate) fn nccl_settings(
         &mut self,
         date: &str,
-        started: Instant,
+        end: Instant,
     ) -> Result<(), CalibrateError> {
         let nccl = &mut self.cluster.fabric.nccl;
         (nccl.limits, nccl.high_priority) = (Vec::new(), None);
@@ -55,7 +55,7 @@ impl Session<'_> {
         let mut longest = EXPECTED;
         while let Some(settings) = all.pop_front() {
             let (what, begun) = (named(settings), Instant::now());
-            if started.elapsed() + longest > IN_ALL {
+            if begun + longest > end {
                 let most = IN_ALL.as_secs();
                 self.notes.push(format!("{what} was not measured: a calibration is to end within {most} s"));
                 continue;

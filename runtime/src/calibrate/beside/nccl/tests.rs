@@ -323,11 +323,11 @@ fn settings_that_a_calibration_has_no_time_for_are_named() {
     let (fits, notes, spreads) = (Vec::new(), Vec::new(), Vec::new());
     let mut session =
         Session { machine: &mut machine, cluster: truth(), fits, notes, spreads, progress: &mut progress };
-    let started = |ago| Instant::now().checked_sub(Duration::from_secs(ago)).unwrap();
-    session.nccl_settings("2026-11-30", started(154)).unwrap();
+    let within = |seconds| Instant::now() + Duration::from_secs(seconds);
+    session.nccl_settings("2026-11-30", within(11)).unwrap();
     assert_eq!((unmeasured(&session.notes).len(), limits(&session.cluster)), (4, vec![]));
     session.notes.clear();
-    session.nccl_settings("2026-11-30", started(100)).unwrap();
+    session.nccl_settings("2026-11-30", within(65)).unwrap();
     assert_eq!((session.notes.len(), limits(&session.cluster)), (0, vec![4, 8, 16]));
 }
 
