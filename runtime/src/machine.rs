@@ -6,7 +6,7 @@ mod identity;
 mod rows;
 
 use ringlab_sim::config::cluster::{Cluster, Grid, Items, KernelUse, NcclSettings, Sections};
-use ringlab_sim::engine::Load;
+use ringlab_sim::engine::{Load, SimOptions};
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
@@ -265,8 +265,9 @@ pub trait Machine {
 
 /// How a run that is measured under `load` is predicted on `cluster`: where no clock is known, the kernels' rates are those at
 /// which they were measured.
-pub(crate) fn predicted_under(load: Load, cluster: &Cluster) -> Load {
-    if load == Load::Cold && cluster.device.power.is_none() { Load::Sustained } else { load }
+pub(crate) fn predicted_under(load: Load, cluster: &Cluster) -> SimOptions {
+    let is_unknown = load == Load::Cold && cluster.device.power.is_none();
+    SimOptions { load: if is_unknown { Load::Sustained } else { load }, ..SimOptions::default() }
 }
 
 /// Why a machine did not execute a plan.

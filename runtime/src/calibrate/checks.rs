@@ -6,7 +6,7 @@ mod plans;
 mod tests;
 
 use ringlab_sim::config::cluster::{Quantity, Uncertainty};
-use ringlab_sim::engine::{self, SimError, SimOptions};
+use ringlab_sim::engine::{self, SimError};
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
 
@@ -58,8 +58,7 @@ impl Session<'_> {
 
     /// The makespan of `plan` as the machine is loaded for it.
     fn predicted(&self, plan: &Plan) -> Result<SimTime, SimError> {
-        let load = predicted_under(self.machine.load(plan, Launching::Stepwise), &self.cluster);
-        let options = SimOptions { load, ..SimOptions::default() };
+        let options = predicted_under(self.machine.load(plan, Launching::Stepwise), &self.cluster);
         Ok(engine::simulate(plan, &self.cluster, &options)?.makespan)
     }
 

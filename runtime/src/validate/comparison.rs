@@ -1,7 +1,7 @@
 //! A prediction beside what was measured of the same plan.
 
 use ringlab_sim::config::cluster::Cluster;
-use ringlab_sim::engine::{self, Load, SimError, SimOptions};
+use ringlab_sim::engine::{self, Load, SimError};
 use ringlab_sim::interval::{Interval, interval};
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::{Buf, OpKind, Plan};
@@ -42,7 +42,7 @@ impl<'a> Predicted<'a> {
         cluster: &Cluster,
         load: Load,
     ) -> Result<Self, SimError> {
-        let options = SimOptions { load: predicted_under(load, cluster), ..SimOptions::default() };
+        let options = predicted_under(load, cluster);
         let timeline = engine::simulate(plan, cluster, &options)?;
         let makespan = |c: &Cluster| engine::simulate(plan, c, &options).map(|t| t.makespan);
         let bars = interval(cluster, timeline.makespan, makespan)?;

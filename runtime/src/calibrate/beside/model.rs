@@ -1,7 +1,7 @@
 //! The simulator in the place of a machine: the same probes give what the model makes of them.
 
 use ringlab_sim::config::cluster::Cluster;
-use ringlab_sim::engine::{self, Load, SimOptions};
+use ringlab_sim::engine::{self, Load};
 use ringlab_sim::plan::Plan;
 
 use crate::machine::{
@@ -32,8 +32,7 @@ impl Machine for Modelled<'_> {
     }
 
     fn run(&mut self, plan: &Plan, launching: Launching, _repeats: u32) -> Result<Runs, MachineError> {
-        let load = predicted_under(self.load(plan, launching), self.cluster);
-        let options = SimOptions { load, ..SimOptions::default() };
+        let options = predicted_under(self.load(plan, launching), self.cluster);
         let timeline = engine::simulate(plan, self.cluster, &options);
         let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
         Ok(Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 0.0, duty: 0.0 })

@@ -2,8 +2,7 @@ use std::collections::BTreeSet;
 
 use ringlab_sim::check::{Violation, prove};
 use ringlab_sim::config::cluster::{Cluster, NcclSettings, Power};
-use ringlab_sim::engine::Load;
-use ringlab_sim::engine::Machine as Group;
+use ringlab_sim::engine::{Load, Machine as Group, SimOptions};
 use ringlab_sim::plan::{Op, OpKind, Transport};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::timeline::Timeline;

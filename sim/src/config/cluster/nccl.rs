@@ -125,6 +125,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::cluster::priority::tests::NETWORK;
     use crate::config::cluster::{Calibration, Uncertainty, test_text};
     use crate::config::error::ConfigError;
 
@@ -235,21 +236,12 @@ mod tests {
 
     #[test]
     fn other_transports_have_neither() {
-        let network = r#"
-            [network]
-            nic_bandwidth = "400 Gb/s"
-            nics_per_node = 8
-            topology = { kind = "rail-optimised" }
-            spine_latency = "1 us"
-            gpudirect = true
-            source = "test"
-            transport = { bandwidth = "48 GB/s", latency = "14 us", sms = 2, KEY = true, source = "test" }
-        "#;
         for key in ["limits", "high_priority"] {
             let text = test_text("").replacen("[fabric.copy]", &format!("[fabric.copy]\n{key} = 1"), 1);
             let error = Cluster::parse("c.toml", &text).unwrap_err();
             assert_eq!(error.message(), format!("`fabric.copy.{key}` has no use: copy engines hold no SM"));
-            let error = Cluster::parse("c.toml", &test_text(&network.replace("KEY", key))).unwrap_err();
+            let error =
+                Cluster::parse("c.toml", &test_text(&format!("{NETWORK}\n{key} = true"))).unwrap_err();
             let message = format!("`network.transport.{key}` has no use: it is of transfers inside a node");
             assert_eq!(
                 (error.message(), error.hint()),

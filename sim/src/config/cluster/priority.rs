@@ -38,12 +38,12 @@ impl Cluster {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::cluster::test_text;
     use crate::config::error::ConfigError;
 
-    const NETWORK: &str = r#"
+    pub const NETWORK: &str = r#"
         [network]
         nic_bandwidth = "400 Gb/s"
         nics_per_node = 8

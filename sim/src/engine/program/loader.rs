@@ -12,13 +12,13 @@ pub(super) struct Loader<'a> {
     costs: &'a mut Costs,
     host: &'a Host,
     kernels: Option<Kernels>,
-    /// Of each rank, whether it exchanges messages.
-    linked: Vec<bool>,
+    /// Of each rank, whether it exchanges messages; looked up where a kernel asks for it.
+    linked: Option<Vec<bool>>,
 }
 
 impl<'a> Loader<'a> {
     pub fn new(plan: &'a Plan, costs: &'a mut Costs, host: &'a Host) -> Self {
-        Self { plan, costs, host, kernels: None, linked: linked(plan) }
+        Self { plan, costs, host, kernels: None, linked: None }
     }
 
     /// Appends an operation of a rank to `tasks`, behind those before it.
@@ -113,11 +113,15 @@ impl<'a> Loader<'a> {
         };
         let (kind, boost) = (TaskKind::Call(grid), kernel.boost());
         let (mut work, mut activity) = (call.time(sms).0, call.activity(sms));
-        if self.linked[rank as usize] && kernel.linked() > 1.0 && work != SimTime::NEVER.0 {
+        if kernel.linked() > 1.0 && self.is_linked(rank) && work != SimTime::NEVER.0 {
             work = (work as f64 * kernel.linked()).round() as u64;
             activity /= kernel.linked();
         }
         Ok(Task { kind, work, boost, activity: activity as f32, ..BLANK })
+    }
+
+    fn is_linked(&mut self, rank: Rank) -> bool {
+        self.linked.get_or_insert_with(|| linked(self.plan))[rank as usize]
     }
 }
 
