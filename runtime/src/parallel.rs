@@ -21,9 +21,13 @@ pub(crate) fn for_chunks<T: Send>(data: &mut [T], chunk: usize, f: impl Fn(usize
         return work(0, data);
     }
     thread::scope(|scope| {
-        for (share, part) in data.chunks_mut(each * chunk).enumerate() {
-            let work = &work;
-            scope.spawn(move || work(share, part));
+        let work = &work;
+        let parts = data.chunks_mut(each * chunk).enumerate();
+        let threads: Vec<_> = parts.map(|(share, part)| scope.spawn(move || work(share, part))).collect();
+        // Dropped handles detach: glibc may then free another thread's stack (bug 19951), and joins of others fail.
+        // A panic is a defect of what was called, and goes on.
+        for thread in threads {
+            thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
         }
     });
 }

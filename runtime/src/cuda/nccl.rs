@@ -212,6 +212,9 @@ impl Comms {
         while start.elapsed() < ABORT && !ending.iter().all(thread::JoinHandle::is_finished) {
             thread::sleep(Duration::from_millis(1));
         }
+        let ended = ending.into_iter().filter(thread::JoinHandle::is_finished);
+        // What it says of a panic has been printed.
+        ended.for_each(|thread| drop(thread.join()));
     }
 }
 
