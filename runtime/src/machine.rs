@@ -150,8 +150,11 @@ pub enum Duty {
 /// Repeats of one plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runs {
-    /// The repeat whose makespan is the median.
+    /// The repeat whose makespan is the median; under lasting load, every operation from the mean of its starts to that of its
+    /// ends.
     pub timeline: Timeline,
+    /// Median of the makespans; under lasting load, their mean over a second or more.
+    pub makespan: SimTime,
     /// Of every repeat.
     pub makespans: Vec<SimTime>,
     /// How long the devices had been working when the first of them began, in seconds; zero where it was not measured.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringlab_sim::timeline::Timeline;
+use ringlab_sim::timeline::{Span, Timeline};
 use ringlab_sim::units::{Bytes, SimTime};
 
 /// Result of a forward.
@@ -72,9 +72,112 @@ pub struct Outcome {
     pub peak_bytes: Vec<Bytes>,
 }
 
+/// Which time stands for those of all repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Typical {
+    /// The middle one, the lower of two: some repeats are disturbed.
+    #[default]
+    Median,
+    /// The mean: what makes repeats differ belongs to them, such as a clock that goes up and down.
+    Mean,
+}
+
+impl Typical {
+    /// That of `times`; zero of none.
+    pub fn of(self, times: &[SimTime]) -> SimTime {
+        match self {
+            Self::Median => median(times),
+            Self::Mean => mean(times.iter().copied()),
+        }
+    }
+
+    /// That of one plan's repeats, each with its time: the one of the median time, or every span from the mean of its starts
+    /// to the mean of its ends. `None` of none.
+    pub fn timeline(self, repeats: Vec<(SimTime, Timeline)>) -> Option<Timeline> {
+        match self {
+            Self::Median => of_median(repeats),
+            Self::Mean => of_means(repeats),
+        }
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Median => "median",
+            Self::Mean => "mean",
+        }
+    }
+}
+
+fn of_median(repeats: Vec<(SimTime, Timeline)>) -> Option<Timeline> {
+    let times: Vec<SimTime> = repeats.iter().map(|&(time, _)| time).collect();
+    let middle = median(&times);
+    repeats.into_iter().find(|&(time, _)| time == middle).map(|(_, timeline)| timeline)
+}
+
+fn of_means(mut repeats: Vec<(SimTime, Timeline)>) -> Option<Timeline> {
+    for (_, timeline) in &mut repeats {
+        timeline.spans.sort_by_key(|s| (s.rank, s.op, s.kind, s.start));
+    }
+    let mut all = repeats.first()?.1.clone();
+    for (i, span) in all.spans.iter_mut().enumerate() {
+        let each = |of: fn(&Span) -> SimTime| repeats.iter().filter_map(move |(_, t)| t.spans.get(i).map(of));
+        (span.start, span.end) = (mean(each(|s| s.start)), mean(each(|s| s.end)));
+    }
+    all.spans.sort_by_key(|s| (s.end, s.rank, s.op));
+    all.makespan = all.spans.last().map_or(SimTime::ZERO, |s| s.end);
+    Some(all)
+}
+
+/// Rounded to the nearest picosecond; zero of none.
+fn mean(times: impl Iterator<Item = SimTime>) -> SimTime {
+    let (count, sum) = times.fold((0, 0), |(count, sum), t| (count + 1, sum + u128::from(t.0)));
+    SimTime((sum + count / 2).checked_div(count).unwrap_or(0) as u64)
+}
+
 /// The middle one, the lower of two; zero of none.
 pub fn median(times: &[SimTime]) -> SimTime {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(SimTime::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringlab_sim::plan::Lane;
+    use ringlab_sim::timeline::SpanKind;
+
+    fn span(rank: u32, op: u32, (start, end): (u64, u64)) -> Span {
+        let (lane, kind) = (Lane::COMPUTE, SpanKind::Attend);
+        let (start, end) = (SimTime(start), SimTime(end));
+        Span { rank, lane, op, step: 0, kind, start, end, bytes: Bytes(0), flops: 1.0 }
+    }
+
+    fn timeline(spans: &[Span]) -> Timeline {
+        let makespan = spans.last().map_or(SimTime::ZERO, |s| s.end);
+        Timeline { ranks: 2, spans: spans.to_vec(), makespan }
+    }
+
+    #[test]
+    fn a_median_ignores_what_a_mean_counts() {
+        let times = [10, 11, 19, 12].map(SimTime);
+        assert_eq!(Typical::Median.of(&times), SimTime(11), "the lower of two");
+        assert_eq!(Typical::Mean.of(&times), SimTime(13));
+        assert_eq!((Typical::Median.of(&[]), Typical::Mean.of(&[])), (SimTime::ZERO, SimTime::ZERO));
+    }
+
+    #[test]
+    fn operations_go_from_the_mean_of_their_starts_to_that_of_their_ends() {
+        // In the second repeat rank 0 ends last.
+        let first = timeline(&[span(0, 1, (0, 10)), span(1, 1, (2, 20))]);
+        let second = timeline(&[span(1, 1, (6, 24)), span(0, 1, (4, 30))]);
+        let repeats = vec![(SimTime(20), first), (SimTime(30), second.clone())];
+        let mean = Typical::Mean.timeline(repeats.clone()).unwrap();
+        assert_eq!(mean.spans, [span(0, 1, (2, 20)), span(1, 1, (4, 22))]);
+        assert_eq!(mean.makespan, SimTime(22));
+        let third = (SimTime(40), timeline(&[span(1, 1, (0, 40))]));
+        assert_eq!(Typical::Median.timeline([repeats, vec![third]].concat()), Some(second));
+        assert_eq!(Typical::Mean.timeline(Vec::new()), None);
+    }
 }

@@ -22,7 +22,6 @@ pub use point::Point;
 pub use recorded::{Origin, Recorded, RecordedCall, RecordedNccl, RecordedPoint, predict_anew};
 
 use crate::machine::{Launching, Machine, MachineError};
-use crate::outcome::median;
 use comparison::{Measured, Predicted};
 
 /// Why a validation ended.
@@ -61,7 +60,8 @@ pub struct Compared {
     pub predicted_low_s: Option<f64>,
     /// Upper end.
     pub predicted_high_s: Option<f64>,
-    /// Median of the measured makespans, in seconds; for virtual ranks, of measured computations on modelled links.
+    /// Median of the measured makespans, under lasting load their mean over a second or more; in seconds. For virtual ranks, that of
+    /// measured computations on modelled links.
     pub measured_s: f64,
     /// Their standard deviation over the median.
     pub spread: f64,
@@ -201,7 +201,7 @@ fn compare(
         let measured = Measured::of(&predicted, &timeline, timeline.makespan, (&runs, load));
         return Ok(Ok(predicted.against(point, measured)));
     }
-    let measured = Measured::of(&predicted, &runs.timeline, median(&runs.makespans), (&runs, load));
+    let measured = Measured::of(&predicted, &runs.timeline, runs.makespan, (&runs, load));
     Ok(Ok(predicted.against(point, measured)))
 }
 

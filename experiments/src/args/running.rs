@@ -87,11 +87,12 @@ pub struct RunArgs {
     /// Runs before the measured ones; at least 1 on GPUs, where it loads kernels [default: 0 on CPUs, 2 on GPUs].
     #[arg(long, value_name = "N", value_parser = whole::<u32>(0..=1_000_000))]
     pub warmup: Option<u32>,
-    /// Let the GPUs work for so long before the measured runs, e.g. 300 ms: their clock falls under load [default: no longer
-    /// than --warmup].
+    /// Let the GPUs work for so long before the measured runs, e.g. 300 ms: their clock falls under load. The measured runs go on
+    /// for a second or more, and their mean is shown: a clock under load goes up and down within one [default: no longer than
+    /// --warmup].
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub sustain: Option<Duration>,
-    /// Measured runs, of which the median is shown [default: 1 on CPUs, 5 on GPUs].
+    /// Measured runs, of which the median is shown, with --sustain no fewer than these and their mean [default: 1 on CPUs, 5 on GPUs].
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1_000_000))]
     pub repeats: Option<u32>,
     /// Stop before a pass that may not end within so many seconds from the start, and show what was done; exit 0 if that is

@@ -12,7 +12,6 @@ use ringlab_sim::units::SimTime;
 
 use super::{CalibrateError, FitReport, POOR, Point, Session};
 use crate::machine::{Launching, predicted_under};
-use crate::outcome::median;
 pub(crate) use plans::plans;
 
 impl Session<'_> {
@@ -48,7 +47,7 @@ impl Session<'_> {
             Err(error) if error.is_refusal() => return Ok(Err(error.source.to_string())),
             Err(error) => return Err(error.into()),
         };
-        let measured = median(&runs.makespans);
+        let measured = runs.makespan;
         if measured == SimTime::ZERO || predicted == SimTime::ZERO {
             return Ok(Err(format!("it took {measured}, predicted were {predicted}")));
         }

@@ -7,7 +7,6 @@ use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::timeline::SpanKind;
 use ringlab_sim::units::SimTime;
-use statrs::statistics::{Data, OrderStatistics};
 
 use super::attention::is_launched;
 use super::{CalibrateError, FitReport, Point, Session, of_kind, probes};
@@ -26,8 +25,8 @@ pub(super) const RESTED: [Call; 4] = [
     (Pattern::Causal, 16 << 10),
     (Pattern::Full, 2 << 10),
 ];
-/// Runs under load: for some 200 ms of each second a limiter may have the clock far below where it settles.
-const UNDER_LOAD: usize = 3;
+/// Measurements under load, each a mean over a second: a card is warmer in the second one.
+const UNDER_LOAD: usize = 2;
 /// Repeats with pauses.
 const RESTING: u32 = 25;
 /// Share of the time that calls with pauses are meant to take; the host adds to the pauses, and what came out is measured.
@@ -43,6 +42,14 @@ struct Timed {
     seconds: f64,
     spread: f64,
     busy: f64,
+}
+
+impl From<[Timed; UNDER_LOAD]> for Timed {
+    /// The mean.
+    fn from(loads: [Self; UNDER_LOAD]) -> Self {
+        let mean = |of: fn(&Self) -> f64| loads.iter().map(of).sum::<f64>() / UNDER_LOAD as f64;
+        Self { seconds: mean(|t| t.seconds), spread: mean(|t| t.spread), busy: mean(|t| t.busy) }
+    }
 }
 
 /// Calls of a kernel.
@@ -129,19 +136,19 @@ impl Session<'_> {
         let rested = self.machine.run(&brief, Launching::Stepwise, repeats)?;
         let each_rested = (0..brief.ranks()).map(|rank| computing_on(rank, &rested)).collect();
         self.say(&format!("clock under load, {name}, {} {} tokens", long.0, long.1))?;
-        let (loaded, each) = self.under_load(&lasting)?;
+        let (loads, each) = self.under_load(&lasting)?;
         let found = self.found(kernel, long);
         let largest = kernels.iter().map(|kernel| kernel.head_dim).max();
         let rests = (long.0, kernel.pass, Some(kernel.head_dim)) == (Pattern::Full, Pass::Forward, largest);
         let resting = if rests {
             self.say(&format!("clock with pauses, {name}"))?;
-            let pause = loaded.timeline.makespan.as_secs_f64() * (1.0 / BUSY - 1.0);
+            let pause = loads[0].makespan.as_secs_f64() * (1.0 / BUSY - 1.0);
             let pause = Duty::Resting(SimTime::from_secs_f64(pause));
             Some(of(&self.machine.run_at(&lasting, pause, RESTING)?, found.activity))
         } else {
             None
         };
-        let loaded = of(&loaded, found.activity);
+        let loaded = loads.map(|runs| of(&runs, found.activity)).into();
         let unlimited_s = found.seconds;
         Ok(Some(Times { kernel: name, loaded, unlimited_s, resting, each, each_rested }))
     }
@@ -168,17 +175,14 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// The median of the runs under load, and each device's time.
-    fn under_load(&mut self, plan: &Plan) -> Result<(Runs, Vec<f64>), CalibrateError> {
+    /// `plan` under load, again and again, and each device's mean time.
+    fn under_load(&mut self, plan: &Plan) -> Result<([Runs; UNDER_LOAD], Vec<f64>), CalibrateError> {
         let repeats = self.machine.sizes().repeats;
-        let mut runs = Vec::new();
-        for _ in 0..UNDER_LOAD {
-            runs.push(self.machine.run_at(plan, Duty::Sustained, repeats)?);
-        }
-        let on = |rank| median(runs.iter().map(|run| computing_on(rank, run)).collect());
-        let each = (0..plan.ranks()).map(on).collect();
-        runs.sort_by_key(|run| run.timeline.makespan);
-        Ok((runs.swap_remove(UNDER_LOAD / 2), each))
+        let mut run = || self.machine.run_at(plan, Duty::Sustained, repeats);
+        let loads = [run()?, run()?];
+        let each = |rank| loads.iter().map(|runs| computing_on(rank, runs)).sum::<f64>() / UNDER_LOAD as f64;
+        let each = (0..plan.ranks()).map(each).collect();
+        Ok((loads, each))
     }
 
     /// A call of `kernel` by the constants that were found.
@@ -247,10 +251,6 @@ pub(super) fn is_row_of(row: &KernelRow, kernel: &MachineKernel) -> bool {
 /// The power at rest of a device by its name, where it is known.
 fn at_rest(device: &str) -> Option<f64> {
     ["H100", "H200"].iter().any(|name| device.contains(name)).then_some(IDLE)
-}
-
-fn median(values: Vec<f64>) -> f64 {
-    if values.is_empty() { 0.0 } else { Data::new(values).median() }
 }
 
 /// The constants that `times` show, rounded to what they are known to, and what must be said of them.

@@ -15,43 +15,35 @@ use super::options::{Copies, Measured, Recording, Run};
 use super::passes::{How, Pass, failed};
 use super::prepare::Session;
 use super::tensors::gather;
-use crate::outcome::{Forward, Gradients, Outcome, Results, median};
+use crate::outcome::{Forward, Gradients, Outcome, Results, Typical};
+
+/// Most runs to fill a window: a run and its host's share take a millisecond or more.
+const MOST: u64 = 1000;
 
 impl Session<'_> {
     /// Uploads, warms up, measures and collects.
     pub fn run(&self) -> Result<Run, CudaError> {
         self.upload()?;
         let start = Instant::now();
-        let (loaded, fillers) = self.warm_up()?;
+        let warm = self.warm_up()?;
         let measuring = Instant::now();
-        let repeats = self.options.repeats.max(1);
+        let repeats = self.repeats(&warm);
         let both = self.options.recording == Recording::Both;
-        // Results are those of the last run, which must write all of them.
-        let poisons = |i: u32| self.options.collect && i + 1 == repeats;
         let mut recorded: Vec<(Pass, Timeline)> = Vec::new();
         for i in 0..repeats {
-            let (poisoned, is_last) = (!both && poisons(i), !both && i + 1 == repeats);
-            let pass =
-                self.pass(How { recorded: true, poisoned, is_last, fillers: &fillers, open: false })?;
+            let pass = self.repeat(&warm, true, !both && i + 1 == repeats)?;
             let timeline = self.timeline(&pass)?;
             recorded.push((pass, timeline));
             std::thread::sleep(self.options.rest);
         }
         let mut plain: Vec<Pass> = Vec::new();
         for i in 0..if both { repeats } else { 0 } {
-            let is_last = i + 1 == repeats;
-            plain.push(self.pass(How {
-                poisoned: poisons(i),
-                is_last,
-                fillers: &fillers,
-                ..How::default()
-            })?);
+            plain.push(self.repeat(&warm, false, i + 1 == repeats)?);
             std::thread::sleep(self.options.rest);
         }
         // Behind each run but the last, and the warm-up's before the first.
-        let filled = fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO);
-        let filled = SimTime(filled.0 * (recorded.len() + plain.len()) as u64);
-        let load = (loaded, measuring.elapsed(), filled);
+        let filled = SimTime(warm.filled().0 * (recorded.len() + plain.len()) as u64);
+        let load = (warm.loaded, measuring.elapsed(), filled);
         for member in &self.members {
             member.gpu.check().map_err(|source| failed(member.rank, source))?;
         }
@@ -59,7 +51,8 @@ impl Session<'_> {
         let (results, wrong_padding_rows) =
             if self.options.collect { self.collect()? } else { (nothing(self.plan.pass), 0) };
         let measured = self.measured(&recorded, &plain, load)?;
-        let timeline = of_median(recorded).unwrap_or_else(|| Timeline {
+        let recorded = recorded.into_iter().map(|(pass, timeline)| (pass.makespan, timeline)).collect();
+        let timeline = measured.typical.timeline(recorded).unwrap_or_else(|| Timeline {
             ranks: self.plan.ranks(),
             spans: Vec::new(),
             makespan: measured.makespan(),
@@ -75,10 +68,10 @@ impl Session<'_> {
         Ok(Run { outcome, measured })
     }
 
-    /// Runs until kernels are loaded and the GPUs have worked for as long as was asked for; how long that was.
-    /// What keeps them working between runs comes with it.
-    fn warm_up(&self) -> Result<(Duration, Vec<Filler>), CudaError> {
-        self.pass(How { recorded: true, poisoned: true, open: true, ..How::default() })?;
+    /// Runs until kernels are loaded and the GPUs have worked for as long as was asked for.
+    fn warm_up(&self) -> Result<WarmedUp, CudaError> {
+        let mut lasts =
+            self.pass(How { recorded: true, poisoned: true, open: true, ..How::default() })?.makespan;
         // What was loaded meanwhile was no load.
         let start = Instant::now();
         let (mut passes, mut fillers) = (1, Vec::new());
@@ -86,10 +79,24 @@ impl Session<'_> {
             let pass = self.pass(How { recorded: true, fillers: &fillers, ..How::default() })?;
             // Anew each time: the clock falls meanwhile.
             fillers = self.fillers(&pass)?;
+            lasts = pass.makespan;
             passes += 1;
             std::thread::sleep(self.options.rest);
         }
-        Ok((start.elapsed(), fillers))
+        Ok(WarmedUp { loaded: start.elapsed(), lasts, fillers })
+    }
+
+    /// Measured runs of each kind: as many as were asked for, and no fewer than fill the window.
+    fn repeats(&self, warm: &WarmedUp) -> u32 {
+        let one = warm.lasts + warm.filled() + time(self.options.rest);
+        let filling = time(self.options.window).0.div_ceil(one.0.max(1)).min(MOST);
+        self.options.repeats.max(filling as u32).max(1)
+    }
+
+    /// A measured run. Results are those of the last one, which must write all of them.
+    fn repeat(&self, warm: &WarmedUp, recorded: bool, is_last: bool) -> Result<Pass, CudaError> {
+        let poisoned = self.options.collect && is_last;
+        self.pass(How { recorded, poisoned, is_last, fillers: &warm.fillers, open: false })
     }
 
     fn collect(&self) -> Result<(Results, usize), CudaError> {
@@ -120,6 +127,7 @@ impl Session<'_> {
         }
         let first = &self.members[0];
         Ok(Measured {
+            typical: if self.options.window.is_zero() { Typical::Median } else { Typical::Mean },
             makespans: recorded.iter().map(|(pass, _)| pass.makespan).collect(),
             unrecorded: plain.iter().map(|pass| pass.makespan).collect(),
             alignment_error: passes().map(|p| p.alignment_error).max().unwrap_or(SimTime::ZERO),
@@ -219,9 +227,23 @@ fn nothing(pass: problem::Pass) -> Results {
     }
 }
 
-/// The timeline of the run with the median makespan.
-fn of_median(recorded: Vec<(Pass, Timeline)>) -> Option<Timeline> {
-    let makespans: Vec<SimTime> = recorded.iter().map(|(pass, _)| pass.makespan).collect();
-    let middle = median(&makespans);
-    recorded.into_iter().find(|(pass, _)| pass.makespan == middle).map(|(_, timeline)| timeline)
+/// What comes of the runs before the measured ones.
+struct WarmedUp {
+    /// How long runs followed each other, from the end of the first.
+    loaded: Duration,
+    /// Makespan of the last one.
+    lasts: SimTime,
+    /// What keeps GPUs working between runs.
+    fillers: Vec<Filler>,
+}
+
+impl WarmedUp {
+    /// How long the fillers of one run last.
+    fn filled(&self) -> SimTime {
+        self.fillers.iter().map(|f| f.lasts).max().unwrap_or(SimTime::ZERO)
+    }
+}
+
+fn time(of: Duration) -> SimTime {
+    SimTime::from_secs_f64(of.as_secs_f64())
 }

@@ -33,7 +33,9 @@ use ringlab_kernels::gpu::Device;
 use ringlab_sim::plan::{Op, OpKind, Plan};
 
 pub use error::CudaError;
-pub use options::{Copies, Devices, Measured, Mode, Nccl, NcclWorld, Options, Recording, Run};
+pub use options::{
+    Copies, Devices, LIMITER_PERIOD, Measured, Mode, Nccl, NcclWorld, Options, Recording, Run,
+};
 pub use tensors::carried_bytes;
 
 use crate::inputs::Inputs;

@@ -7,7 +7,7 @@ use ringlab_sim::config::cluster::{NcclSettings, Priority};
 use ringlab_sim::plan::Rank;
 use ringlab_sim::units::{Bytes, SimTime};
 
-use crate::outcome::{Outcome, median};
+use crate::outcome::{Outcome, Typical};
 
 /// How to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub struct Options {
     /// How long runs follow each other, after the first, before the measured ones begin: a GPU's clock falls under load, so
     /// a time is one after so long. More runs than `warmup` if need be; of one process only.
     pub sustain: Duration,
+    /// How long the measured runs of each kind follow each other at least, in more repeats than `repeats` if need be; then
+    /// their mean counts, not their median. Zero for `repeats` alone.
+    pub window: Duration,
     /// How long GPUs rest after each run, so that they are loaded for a part of the time only; zero for not at all.
     pub rest: Duration,
     /// Measured runs of each kind, at least 1.
@@ -41,6 +44,10 @@ pub struct Options {
     pub kernels: Option<Path>,
 }
 
+/// Under lasting load the clock of an H200 goes down by 3 to 5% for 0.4 s of each second, as a limiter holds the mean power of a
+/// second (clocks of 172 loads, experiments/results/h200-validation-2026-11-30): a time is a mean over whole seconds.
+pub const LIMITER_PERIOD: Duration = Duration::from_secs(1);
+
 impl Default for Options {
     /// GPUs 0 to P-1, stepwise, pushed copies, 2 warm-up runs and no load before, 5 repeats of each kind, a time-out of 60 s.
     fn default() -> Self {
@@ -51,6 +58,7 @@ impl Default for Options {
             nccl: Nccl::default(),
             warmup: 2,
             sustain: Duration::ZERO,
+            window: Duration::ZERO,
             rest: Duration::ZERO,
             repeats: 5,
             recording: Recording::Both,
@@ -153,7 +161,7 @@ pub struct NcclWorld {
 /// A plan that was executed, and what was measured of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Tensors, bytes and the timeline of the median run. Rows of ranks that did not run here are NaN.
+    /// Tensors, bytes and the timeline that stands for all repeats. Rows of ranks that did not run here are NaN.
     pub outcome: Outcome,
     /// The rest.
     pub measured: Measured,
@@ -162,8 +170,9 @@ pub struct Run {
 /// What only a run on GPUs has. Times are those of device events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// From the first rank's start to the last operation's end, of each repeat that timed every operation. The median of
-    /// these is the timeline's.
+    /// Which makespan stands for all: the median, or the mean where runs had to go on for a [window](Options::window).
+    pub typical: Typical,
+    /// From the first rank's start to the last operation's end, of each repeat that timed every operation.
     pub makespans: Vec<SimTime>,
     /// The same of repeats that timed nothing else.
     pub unrecorded: Vec<SimTime>,
@@ -195,10 +204,10 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Median of the makespans without recording, else of those with.
+    /// The makespan that stands for those without recording, else for those with.
     pub fn makespan(&self) -> SimTime {
         let all = if self.unrecorded.is_empty() { &self.makespans } else { &self.unrecorded };
-        median(all)
+        self.typical.of(all)
     }
 }
 

@@ -91,7 +91,8 @@ impl Machine for CpuMachine {
         timelines.sort_by_key(|t| t.makespan);
         let makespans = timelines.iter().map(|t| t.makespan).collect();
         let middle = timelines.len() / 2;
-        Ok(Runs { timeline: timelines.swap_remove(middle), makespans, loaded_s: 0.0, duty: 0.0 })
+        let timeline = timelines.swap_remove(middle);
+        Ok(Runs { makespan: timeline.makespan, timeline, makespans, loaded_s: 0.0, duty: 0.0 })
     }
 
     fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {

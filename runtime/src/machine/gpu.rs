@@ -15,7 +15,7 @@ use super::{
     inputs,
 };
 use crate::calibrate::probes;
-use crate::cuda::{self, Contexts, CudaError, Devices, Mode, Options, Recording};
+use crate::cuda::{self, Contexts, CudaError, Devices, LIMITER_PERIOD, Mode, Options, Recording};
 use crate::inputs::Inputs;
 
 /// Lengths of whole sequences, in Ki tokens; the middle one is that of points that vary something else, and only few
@@ -107,8 +107,9 @@ impl GpuMachine {
         };
         let options = Options { devices, mode, ..options.clone() };
         let run = cuda::run(plan, inputs, &options).map_err(|error| MachineError::new(plan, error))?;
+        let makespan = run.measured.makespan();
         let cuda::Measured { makespans, loaded_s, duty, .. } = run.measured;
-        Ok(Runs { timeline: run.outcome.timeline, makespans, loaded_s, duty })
+        Ok(Runs { timeline: run.outcome.timeline, makespan, makespans, loaded_s, duty })
     }
 }
 
@@ -195,9 +196,13 @@ impl Machine for GpuMachine {
         let attends = |op: &Op| matches!(op.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
         let loads = plan.programs.iter().any(|program| program.ops.iter().any(attends));
         // Nothing else heats a GPU up.
-        let sustain = if loads { self.options.sustain } else { self.options.sustain.min(BRIEFLY) };
+        let (sustain, window) = if loads {
+            (self.options.sustain, LIMITER_PERIOD)
+        } else {
+            (self.options.sustain.min(BRIEFLY), Duration::ZERO)
+        };
         self.is_hot |= loads;
-        self.execute(plan, launching, &Options { sustain, repeats, ..self.options.clone() })
+        self.execute(plan, launching, &Options { sustain, window, repeats, ..self.options.clone() })
     }
 
     fn beyond(&self, plan: &Plan) -> Option<String> {
@@ -206,7 +211,7 @@ impl Machine for GpuMachine {
     }
 
     fn run_at(&mut self, plan: &Plan, duty: Duty, repeats: u32) -> Result<Runs, MachineError> {
-        let options = Options { repeats, ..self.options.clone() };
+        let options = Options { repeats, window: LIMITER_PERIOD, ..self.options.clone() };
         self.is_hot = true;
         let options = match duty {
             Duty::Sustained => options,

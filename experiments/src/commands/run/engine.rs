@@ -6,7 +6,7 @@ use anyhow::Result;
 use ringlab_runtime::cpu::{self, RunError};
 use ringlab_runtime::cuda::{self, CudaError};
 use ringlab_runtime::inputs::Inputs;
-use ringlab_runtime::outcome::median;
+use ringlab_runtime::outcome::{Typical, median};
 use ringlab_runtime::rendezvous::MeetError;
 use ringlab_sim::plan::Plan;
 use ringlab_sim::units::SimTime;
@@ -58,6 +58,10 @@ impl<'a> Engine<'a> {
             },
             warmup: args.warmup(),
             sustain: args.sustain.unwrap_or_default(),
+            window: args
+                .sustain
+                .filter(|load| !load.is_zero())
+                .map_or(Duration::ZERO, |_| cuda::LIMITER_PERIOD),
             repeats: args.repeats(),
             timeout,
             deterministic: args.gpu.deterministic,
@@ -109,7 +113,8 @@ fn on_threads(
     let outcome = outcomes.into_iter().nth(at);
     // There is at least one repeat.
     let outcome = outcome.unwrap_or_else(|| unreachable!("a run without a repeat"));
-    Ok(Executed { outcome, recorded, unrecorded: Vec::new(), gpu: None, notes: Vec::new() })
+    let (typical, unrecorded) = (Typical::Median, Vec::new());
+    Ok(Executed { outcome, typical, recorded, unrecorded, gpu: None, notes: Vec::new() })
 }
 
 /// Whether the input was good and the run broke all the same.

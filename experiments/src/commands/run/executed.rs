@@ -1,14 +1,16 @@
 //! A pass that was executed, whatever executed it.
 
 use ringlab_runtime::cuda;
-use ringlab_runtime::outcome::{Outcome, median};
+use ringlab_runtime::outcome::{Outcome, Typical};
 use ringlab_sim::units::{Bytes, SimTime};
 
 /// Tensors, timeline and times of one pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Executed {
-    /// Tensors, bytes, and the timeline of the median repeat.
+    /// Tensors, bytes, and the timeline that stands for all repeats.
     pub outcome: Outcome,
+    /// Which repeat's time that is.
+    pub typical: Typical,
     /// Time of each repeat that timed every operation.
     pub recorded: Vec<SimTime>,
     /// Time of each repeat that timed nothing else; empty where operations are timed at no cost.
@@ -48,9 +50,9 @@ impl Executed {
         if self.unrecorded.is_empty() { &self.recorded } else { &self.unrecorded }
     }
 
-    /// The median repeat.
+    /// Time of a pass: the median repeat, or the mean of those under lasting load.
     pub fn time(&self) -> SimTime {
-        median(self.timed())
+        self.typical.of(self.timed())
     }
 
     /// Shortest and longest repeat.
@@ -60,18 +62,19 @@ impl Executed {
         (end(times.iter().min()), end(times.iter().max()))
     }
 
-    /// `(longest - shortest) / median`.
+    /// `(longest - shortest) / time`.
     pub fn spread(&self) -> f64 {
         let (low, high) = self.extremes();
         match self.time().as_secs_f64() {
-            median if median > 0.0 => (high.as_secs_f64() - low.as_secs_f64()) / median,
+            time if time > 0.0 => (high.as_secs_f64() - low.as_secs_f64()) / time,
             _ => 0.0,
         }
     }
 
     /// Time that recording an event around every operation adds, over the time without; `None` where it was not measured.
     pub fn recording_cost(&self) -> Option<f64> {
-        let (with, without) = (median(&self.recorded).as_secs_f64(), median(&self.unrecorded).as_secs_f64());
+        let seconds = |times: &[SimTime]| self.typical.of(times).as_secs_f64();
+        let (with, without) = (seconds(&self.recorded), seconds(&self.unrecorded));
         (!self.recorded.is_empty() && without > 0.0).then(|| with / without - 1.0)
     }
 
@@ -86,6 +89,7 @@ impl From<cuda::Run> for Executed {
         let m = run.measured;
         Self {
             outcome: run.outcome,
+            typical: m.typical,
             recorded: m.makespans,
             unrecorded: m.unrecorded,
             gpu: Some(Gpu {
@@ -132,6 +136,7 @@ mod tests {
         let times = |all: &[u64]| all.iter().map(|&t| SimTime(t)).collect();
         Executed {
             outcome,
+            typical: Typical::Median,
             recorded: times(recorded),
             unrecorded: times(unrecorded),
             gpu: None,
@@ -146,6 +151,10 @@ mod tests {
         assert_eq!(both.extremes(), (SimTime(90), SimTime(130)));
         assert!((both.spread() - 0.4).abs() < 1e-12);
         assert!((both.recording_cost().unwrap() - 0.21).abs() < 1e-12);
+        // 430 / 4 and 363 / 3; 107.5 is rounded up.
+        let mean = Executed { typical: Typical::Mean, ..both };
+        assert_eq!(mean.time(), SimTime(108));
+        assert!((mean.recording_cost().unwrap() - (121.0 / 108.0 - 1.0)).abs() < 1e-12);
         let one = executed(&[7], &[]);
         assert_eq!((one.time(), one.spread(), one.recording_cost()), (SimTime(7), 0.0, None));
         assert_eq!(executed(&[], &[]).spread(), 0.0);

@@ -22,7 +22,8 @@ pub struct Row {
     pub seq_len: u64,
     pub padding: u64,
     pub pass: String,
-    /// The median repeat, on the slowest rank; without events around operations where both were measured.
+    /// The median repeat, or the mean of those under lasting load, on the slowest rank; without events around operations where
+    /// both were measured.
     pub time_s: f64,
     pub bytes_moved: u64,
     /// The largest rank's buffers, as they were allocated.
@@ -49,9 +50,11 @@ pub struct Row {
     pub is_virtual: bool,
     pub warmup: u32,
     pub repeats: usize,
+    /// What `time_s` is of the repeats: `median` or `mean`.
+    pub time_is: &'static str,
     pub time_min_s: f64,
     pub time_max_s: f64,
-    /// (longest - shortest) / median.
+    /// (longest - shortest) / time.
     pub spread: f64,
     /// The timeline's makespan, whose operations are timed one by one; the figures down to `imbalance` are of it.
     pub timeline_s: f64,
@@ -90,7 +93,7 @@ pub struct Row {
     pub notes: String,
 }
 
-/// Figures of one rank, in a pass's median repeat.
+/// Figures of one rank, in the pass's timeline.
 #[derive(Serialize, schemars::JsonSchema)]
 pub struct RankRow {
     pub rank: u32,
@@ -158,6 +161,7 @@ impl Row {
             repeats: executed.recorded.len().max(executed.unrecorded.len()),
             time_min_s: seconds(low),
             time_max_s: seconds(high),
+            time_is: executed.typical.name(),
             spread: executed.spread(),
             timeline_s: seconds(timeline.makespan),
             compute_s: seconds(metrics.ranks.iter().map(|r| r.busy).max().unwrap_or(SimTime::ZERO)),

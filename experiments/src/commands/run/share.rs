@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ringlab_runtime::outcome::{Forward, Gradients, Outcome, Results};
+use ringlab_runtime::outcome::{Forward, Gradients, Outcome, Results, Typical};
 use ringlab_sim::plan::{Lane, Plan, Rank};
 use ringlab_sim::timeline::{Span, SpanKind, Timeline};
 use ringlab_sim::units::{Bytes, SimTime};
@@ -207,6 +207,8 @@ fn assemble(plan: &Plan, all: &[Header], tensors: Vec<Vec<f32>>) -> Result<Execu
             timeline: timeline(plan, all)?,
             peak_bytes,
         },
+        // Several processes have no load: they could not agree on its end.
+        typical: Typical::Median,
         recorded: slowest(all, |h| &h.recorded_ps),
         unrecorded: slowest(all, |h| &h.unrecorded_ps),
         gpu: Some(Gpu {
@@ -300,6 +302,7 @@ mod tests {
         let times = vec![SimTime(100), SimTime(90)];
         let executed = Executed {
             outcome,
+            typical: Typical::Median,
             recorded: times.clone(),
             unrecorded: times,
             gpu: Some(gpu),

@@ -249,9 +249,9 @@ fn judged(bounds: Bounds) -> String {
 fn on_gpus(args: &RunArgs, report: &Report<'_>) -> String {
     let row = &report.rows[0];
     let mut text = format!(
-        "  time: median of {} repeats after {} warm-up runs, on the slowest rank; spread: longest less shortest over it\n  \
-         compute, comm., exposed, bubble: of the median repeat that times every operation; the largest rank's\n",
-        row.repeats, row.warmup
+        "  time: {} of {} repeats after {} warm-up runs, on the slowest rank; spread: longest less shortest over it\n  \
+         compute, comm., exposed, bubble: of the repeats that time every operation, likewise; the largest rank's\n",
+        row.time_is, row.repeats, row.warmup
     );
     if row.is_virtual {
         text += "  virtual ranks: one GPU did all ranks' work in turn; no time here says anything about several GPUs\n";

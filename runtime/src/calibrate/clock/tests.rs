@@ -11,6 +11,9 @@ struct Limited {
     name: &'static str,
     cluster: Cluster,
     power: Power,
+    /// How many times as long every second run under load takes.
+    when_warm: f64,
+    is_warm: bool,
 }
 
 /// Shares of the time that it works without pauses, and when it is to do so for nine tenths.
@@ -36,6 +39,8 @@ fn limited(name: &'static str, (boost, exponent): (f64, f64)) -> Limited {
             cold_speeds: Vec::new(),
             source: "test".into(),
         },
+        when_warm: 1.0,
+        is_warm: false,
     }
 }
 
@@ -44,17 +49,23 @@ impl Limited {
         let mut cluster = self.cluster.clone();
         cluster.kernels.iter_mut().for_each(|row| row.rate.0 *= speed);
         let timeline = simulate(plan, &cluster, &SimOptions::default()).unwrap();
-        Runs { makespans: vec![timeline.makespan], timeline, loaded_s: 1.0, duty }
+        Runs {
+            makespan: timeline.makespan,
+            makespans: vec![timeline.makespan],
+            timeline,
+            loaded_s: 1.0,
+            duty,
+        }
     }
 
     /// Under a load in which it works for the share `duty` of the time: its full call's FLOPs over what its rate gives in
     /// that time are the share in which it multiplies.
-    fn loaded(&self, plan: &Plan, duty: f64) -> Runs {
+    fn loaded(&self, plan: &Plan, duty: f64, slower: f64) -> Runs {
         let alone = self.at_speed(plan, 1.0, duty);
         let call = alone.timeline.spans.iter().find(|span| span.flops > 0.0).unwrap();
         let row = self.cluster.kernel(128, Dtype::Bf16, plan.pass).unwrap();
         let activity = call.flops / (row.rate.0 * call.duration().as_secs_f64());
-        self.at_speed(plan, self.power.speed(duty * activity), duty)
+        self.at_speed(plan, self.power.speed(duty * activity) / slower, duty)
     }
 }
 
@@ -104,8 +115,12 @@ impl Machine for Limited {
 
     fn run_at(&mut self, plan: &Plan, duty: Duty, _: u32) -> Result<Runs, MachineError> {
         Ok(match duty {
-            Duty::Sustained => self.loaded(plan, REACHED[0]),
-            Duty::Resting(_) => self.loaded(plan, REACHED[1]),
+            Duty::Sustained => {
+                let slower = if self.is_warm { self.when_warm } else { 1.0 };
+                self.is_warm = !self.is_warm;
+                self.loaded(plan, REACHED[0], slower)
+            }
+            Duty::Resting(_) => self.loaded(plan, REACHED[1], 1.0),
         })
     }
 
@@ -160,6 +175,18 @@ fn kernels_measured_after_a_rest_are_those_of_multiplying_all_the_time() {
     assert!(row.source.contains(&said), "{}", row.source);
     // What was not measured stays as it is.
     assert_eq!(of(&found, 64).rate, of(&truth, 64).rate);
+}
+
+#[test]
+fn a_time_under_load_is_the_mean_of_two_loads() {
+    let mut warming = limited("NVIDIA H200", (1.127, 2.5));
+    warming.when_warm = 1.04;
+    let of = |machine| {
+        let fits = calibrated(machine).fits;
+        fits.iter().find(|fit| fit.what == "clock").unwrap().points[0].measured_s
+    };
+    let (warm, cold) = (of(warming), of(limited("NVIDIA H200", (1.127, 2.5))));
+    assert!((warm / cold - 1.02).abs() < 1e-3, "{warm} for {cold}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{self, Schedule};
+use ringlab_sim::units::SimTime;
 
 use super::support::{Case, members, plan_of, problem, quick, run, shape, virtual_members};
 use super::world::Trouble;
@@ -13,7 +14,7 @@ use crate::cuda::passes::How;
 use crate::cuda::prepare::{Members, Session};
 use crate::cuda::{Copies, CudaError, Mode, Options, Recording};
 use crate::inputs::Inputs;
-use crate::outcome::Forward;
+use crate::outcome::{Forward, Typical};
 
 fn case() -> Case {
     Case::new(problem(shape(2, 2, 1), Pattern::Causal, &[32]), 5)
@@ -46,6 +47,28 @@ fn recorded_runs_alone_give_results_and_times() {
     assert_eq!((run.measured.makespans.len(), run.measured.unrecorded.len()), (3, 0));
     let last = run.outcome.timeline.makespan;
     assert!(last <= run.measured.makespan() && 2 * last.0 > run.measured.makespan().0, "{:?}", run.measured);
+}
+
+#[test]
+fn measured_runs_go_on_for_a_window_and_their_mean_counts() {
+    let case = case();
+    let plan = plan_of(Schedule::Ring, &case.problem, 2, &forward(Transport::CopyEngine));
+    let of = |window, rest| {
+        let how = Options { window, rest, repeats: 3, ..quick() };
+        run(&plan, &case.inputs, &how, 3).unwrap().measured
+    };
+    let (few, long) = (of(Duration::ZERO, Duration::ZERO), Duration::from_micros(5));
+    assert_eq!((few.makespans.len(), few.unrecorded.len(), few.typical), (3, 3, Typical::Median));
+    let many = of(long, Duration::ZERO);
+    let of_each = |times: &[SimTime]| times.iter().map(|t| t.0).sum::<u64>() as f64 / times.len() as f64;
+    for times in [&many.makespans, &many.unrecorded] {
+        // The last run before them says how many: a made-up GPU takes half to twice as long each time.
+        let filled = times.len() as f64 * of_each(times) / 5e6;
+        assert!(times.len() > 3 && (0.5..=2.0).contains(&filled), "{filled}: {many:?}");
+    }
+    assert_eq!(many.makespan(), SimTime(of_each(&many.unrecorded).round() as u64));
+    // One that rests for as long as the window needs no more runs than are asked for.
+    assert_eq!(of(long, long).makespans.len(), 3);
 }
 
 /// A session that has run once, and what keeps its GPUs busy afterwards.

@@ -6,6 +6,7 @@ use ringlab_sim::problem::Pass;
 use super::*;
 use crate::calibrate::tests::{Simulated, preset, truth};
 use crate::calibrate::{Calibrated, calibrate};
+use crate::cuda::LIMITER_PERIOD;
 use crate::validate::matrix::tests::Gpus;
 use crate::validate::{Filter, Report, matrix, validate};
 
@@ -116,8 +117,8 @@ const UPLOADED: f64 = 2e9;
 /// FLOPs a second.
 const RATE: f64 = 600e12;
 
-/// What a point may take, in seconds.
-fn lasts(point: &Point, plan: &Plan) -> f64 {
+/// What a point may take, in seconds, where runs under lasting load are measured for `window` seconds or longer.
+fn lasts(point: &Point, plan: &Plan, window: f64) -> f64 {
     let of = |p: &ringlab_sim::plan::Program| p.ops.iter().map(|op| plan.flops(&op.kind)).sum::<f64>();
     let pass = plan.programs.iter().map(of).fold(0.0, f64::max) / RATE;
     let repeats = if point.seq_len < 256 << 10 {
@@ -132,7 +133,7 @@ fn lasts(point: &Point, plan: &Plan) -> f64 {
     let measured = if expected <= 0.04 {
         REST.0 + (2.0 + repeats) * (pass + REST.1 * expected)
     } else {
-        pass * (1.0 + repeats) + pass.max(LOAD)
+        pass * (1.0 + repeats.max((window / pass).ceil())) + pass.max(LOAD)
     };
     let tensors = if point.pass == Pass::Forward { 1 } else { 3 };
     let heads = u64::from(tensors * point.shape.heads + 2 * point.shape.kv_heads);
@@ -142,12 +143,12 @@ fn lasts(point: &Point, plan: &Plan) -> f64 {
 }
 
 /// Seconds of all points and of the first of each class, and the bytes of the largest GPU.
-fn costs(points: &[Point]) -> (f64, f64, u64) {
+fn costs(points: &[Point], window: f64) -> (f64, f64, u64) {
     let (mut all, mut first, mut largest) = (0.0, 0.0, 0);
     let mut classes: Vec<String> = Vec::new();
     for point in points {
         let plan = point.plan().unwrap();
-        let took = lasts(point, &plan);
+        let took = lasts(point, &plan, window);
         all += took;
         if !classes.contains(&point.class()) {
             classes.push(point.class());
@@ -160,8 +161,8 @@ fn costs(points: &[Point]) -> (f64, f64, u64) {
 
 #[test]
 fn the_estimate_is_what_two_h200s_took() {
-    // 117 points, less Megatron-SP's two, took 225 s (experiments/results/h200-validation-2026-11-30/fifth).
-    let (all, ..) = costs(&all_of(2));
+    // 117 points, less Megatron-SP's two, took 225 s (experiments/results/h200-validation-2026-11-30/fifth), five runs each.
+    let (all, ..) = costs(&all_of(2), 0.0);
     assert!((all / 225.0 - 1.0).abs() < 0.05, "{all} s");
 }
 
@@ -169,9 +170,10 @@ fn the_estimate_is_what_two_h200s_took() {
 fn a_host_of_h200s_has_time_and_memory_for_it_as_the_docs_say() {
     let docs = include_str!("../../../../../docs/eight-gpus.md");
     let (four, eight) = (all_of(4), all_of(8));
-    let costs = [costs(&four), costs(&eight)];
+    let window = LIMITER_PERIOD.as_secs_f64();
+    let costs = [costs(&four, window), costs(&eight, window)];
     for (all, first, largest) in costs {
-        assert!(all < 400.0 && first < 160.0, "{all} and {first} s");
+        assert!(all < 420.0 && first < 180.0, "{all} and {first} s");
         assert!(largest < 120_000_000_000, "{largest} bytes on 141 GB");
     }
     let [a, b] = costs;
