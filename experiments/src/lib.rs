@@ -7,6 +7,7 @@ pub mod disturbance;
 mod documents;
 mod explore;
 mod figures;
+mod files;
 mod grid;
 mod interrupt;
 mod limit;
@@ -69,6 +70,7 @@ fn arguments() -> Result<Cli> {
 }
 
 fn execute(command: &Command) -> Result<commands::Outcome> {
+    files::check(command)?;
     match command {
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Train(args) => commands::train::run(args),

@@ -110,6 +110,13 @@ pub struct ChartArgs {
     pub title: Option<String>,
 }
 
+impl ChartArgs {
+    /// Where the data in the picture go.
+    pub fn data(&self) -> PathBuf {
+        self.output.with_extension("data.csv")
+    }
+}
+
 fn condition(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((column, value)) if !column.is_empty() => Ok((column.to_owned(), value.to_owned())),

@@ -23,7 +23,6 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.spans, &args.report])?;
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?.disturbed(args.disturb.repeats()?);
     let setup = setup.loaded(args.load.map(Load::from))?.with_nccl(&args.nccl)?;
     let prediction = Prediction::of(&setup, Setup::tolerates(&args.setup))?;

@@ -9,14 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Outcome;
 use crate::args::SweepArgs;
-use crate::interrupt;
-use crate::output::FORMAT_VERSION;
+use crate::output::{self, FORMAT_VERSION};
 use crate::presets::read_text;
 use crate::sweep::{Ended, Grid, HEADER, Identity, Part, Rows, Shard, Worker, merge};
+use crate::{files, interrupt};
 
 /// Computes the rows of a grid, or joins those of its shards.
 pub fn run(args: &SweepArgs) -> Result<Outcome> {
     let grid = Grid::parse(&args.file.to_string_lossy(), &read_text(&args.file)?)?;
+    output::check_kept(&files::of_sweep(args), &grid.files)?;
     if !args.merge.is_empty() {
         return join(args, &grid);
     }
@@ -104,7 +105,7 @@ fn outcome(ended: Ended, rows: &Rows<'_>, path: Option<&Path>) -> Outcome {
 
 fn join(args: &SweepArgs, grid: &Grid) -> Result<Outcome> {
     match &args.output {
-        Some(path) => crate::output::write_file_with(path, |out| merge(grid, &args.merge, out))?,
+        Some(path) => output::write_file_with(path, |out| merge(grid, &args.merge, out))?,
         None => merge(grid, &args.merge, &mut std::io::BufWriter::new(std::io::stdout().lock()))?,
     }
     Ok(Outcome::Fine)

@@ -57,10 +57,6 @@ struct Validation {
 /// Predicts points, which are run or were measured earlier, and compares.
 pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    let results = [&args.out.output, &args.plot];
-    output::check_targets(results)?;
-    let clusters = [Some(&args.cluster), args.links_of.as_ref()].into_iter().flatten().map(Path::new);
-    output::check_kept(results, clusters.chain(args.measured.as_deref()))?;
     check_bounds(args)?;
     let validation = match &args.measured {
         Some(file) => recorded::validate(args, file)?,
