@@ -127,3 +127,40 @@ fn a_limit_that_the_cluster_does_not_know_is_refused() {
     assert!(text(&none.stderr).contains("it has no [[fabric.nccl.limits]]"), "{}", text(&none.stderr));
     assert_refused(&format!("{RING} --nccl-ctas 0"), "expected a whole number from 1 to 64");
 }
+
+/// A run file says the same as the options, which win over it.
+#[test]
+fn run_files_have_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("node.toml"), cluster().to_toml()).unwrap();
+    let file = format!(
+        "cluster = {:?}\ncp = 2\nseq = \"64Ki\"\nschedule = \"ring\"\ntransport = \"nccl\"\nnccl_ctas = 8\nnccl_priority = \"high\"\n",
+        at("node.toml")
+    );
+    std::fs::write(at("run.toml"), &file).unwrap();
+    let of_file = |more: &str| {
+        let output = ringlab(&format!("simulate --run {} --format json {more}", at("run.toml")));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let cluster = cluster();
+    assert_eq!(of_file(""), simulated(&cluster, "--nccl-ctas 8 --nccl-priority high"));
+    assert_eq!(of_file("--nccl-ctas 4"), simulated(&cluster, "--nccl-ctas 4 --nccl-priority high"));
+    assert_ne!(of_file("")["results"], of_file("--nccl-ctas 4")["results"]);
+
+    let refused = |command: &str, text_of_file: &str| {
+        std::fs::write(at("bad.toml"), text_of_file).unwrap();
+        let output = ringlab(&format!("{command} --run {}", at("bad.toml")));
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr)
+    };
+    let error = refused("simulate", "nccl_ctas = 0\n");
+    assert!(error.contains("from 1 to 64") && error.contains("bad.toml:1:13"), "{error}");
+    let error = refused("simulate", "nccl_priority = \"hihg\"\n");
+    assert!(error.contains("normal, high") && error.contains("bad.toml:1:17"), "{error}");
+    let error = refused("simulate", "nccl_priority = \"high\"\n");
+    assert!(error.contains("add --transport nccl"), "{error}");
+    let error = refused("layout", &file);
+    assert!(error.contains("`ringlab layout` does not take `nccl_ctas`"), "{error}");
+}

@@ -163,7 +163,8 @@ fn answer(question: &Question) -> Result<Vec<u8>> {
     let start = Instant::now();
     let mut entries = entries(&question.run)?;
     let args = runfile::run_args(&entries)?;
-    let setup = Setup::resolve(&args.setup, DEFAULT_SEQ, Files::Refused)?.disturbed(args.disturb.repeats()?);
+    let setup = Setup::resolve(&args.setup, DEFAULT_SEQ, Files::Refused)?;
+    let setup = setup.disturbed(args.disturb.repeats()?).with_nccl(&args.nccl)?;
     limits::check(&setup)?;
     let prediction = Prediction::of(&setup, true)?;
     let chosen = prediction.simulated.iter().position(|s| s.schedule.to_string() == question.show);
