@@ -18,6 +18,7 @@ mod overrides;
 pub mod papers;
 mod predict;
 pub mod presets;
+mod progress;
 mod report;
 mod runfile;
 pub mod schema;

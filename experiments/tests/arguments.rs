@@ -24,7 +24,7 @@ fn refused(arguments: &[&str]) -> String {
 #[test]
 fn negative_numbers_are_wrong_values_of_their_option() {
     for (command, option, value, allowed) in [
-        ("simulate", "--seq", "-1", "is negative, expected a token count"),
+        ("simulate", "--seq", "-1", "is negative, expected a token count: counts go from 1 to 2048Mi tokens"),
         ("simulate", "--seq", "-1Ki", "is negative, expected a token count"),
         ("simulate", "--cp", "-1", "from 1 to 65536"),
         ("simulate", "--heads", "-2", "from 1 to 65536"),

@@ -5,14 +5,13 @@ use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Outcome;
 use crate::args::SweepArgs;
 use crate::output::{self, FORMAT_VERSION};
 use crate::presets::read_text;
 use crate::sweep::{Ended, Grid, HEADER, Identity, Part, Rows, Shard, Worker, merge};
-use crate::{files, interrupt};
+use crate::{files, interrupt, progress};
 
 /// Computes the rows of a grid, or joins those of its shards.
 pub fn run(args: &SweepArgs) -> Result<Outcome> {
@@ -55,7 +54,7 @@ fn into_file(mut rows: Rows<'_>, path: &Path) -> Result<Outcome> {
         eprintln!("resuming after {} of {} rows", part.done, all.end - all.start);
     }
     rows.rows.start += part.done;
-    let bar = progress(all.end - all.start, part.done);
+    let bar = progress::bar("rows", all.end - all.start, part.done);
     let ended = rows.run(|lines, count| {
         part.append(lines)?;
         bar.inc(count);
@@ -79,15 +78,6 @@ fn check_last(grid: &Grid, row: u64, line: &str, path: &Path) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Drawn on a terminal only.
-fn progress(rows: u64, done: u64) -> ProgressBar {
-    let style = "{bar:30} {human_pos} of {human_len} rows, {per_sec}, {eta} left";
-    let bar = ProgressBar::new(rows).with_position(done);
-    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.reset_eta();
-    bar
 }
 
 fn outcome(ended: Ended, rows: &Rows<'_>, path: Option<&Path>) -> Outcome {

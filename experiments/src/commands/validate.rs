@@ -97,7 +97,8 @@ impl Validation {
             (None, None) => "stopped by Ctrl-C".into(),
         };
         let done = if self.measured_in.is_some() { "predicted" } else { "run" };
-        anstream::eprintln!("{why}: {left} of {all} points were NOT {done}, and no figure is about them");
+        let of_all = table::several(all, "point");
+        anstream::eprintln!("{why}: {left} of {of_all} NOT {done}, and no figure is about them");
     }
 }
 

@@ -9,6 +9,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ringlab_sim::config::in_words;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use serde::{Deserialize, Serialize};
@@ -139,7 +140,7 @@ pub async fn simulate(
 ) -> Response {
     let question = match question {
         Ok(Json(question)) => question,
-        Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
+        Err(rejection) => return refuse(rejection.status(), said(&rejection)),
     };
     let Ok(permit) = simulations.acquire_owned().await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping".into());
@@ -155,6 +156,15 @@ pub async fn simulate(
             let error = "the prediction failed on the server; its terminal says why";
             refuse(StatusCode::INTERNAL_SERVER_ERROR, error.into())
         }
+    }
+}
+
+/// What is wrong with a request, and where.
+fn said(rejection: &JsonRejection) -> String {
+    let text = rejection.body_text();
+    match text.rsplit_once(" at line ") {
+        Some((message, place)) => format!("{} at line {place}", in_words(message)),
+        None => text,
     }
 }
 

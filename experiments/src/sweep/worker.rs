@@ -90,7 +90,8 @@ impl<'g> Worker<'g> {
         let prepared = Prepared::get(&mut self.machines[point.cluster], cluster, point)?;
         let machine = &mut prepared.machine;
         let repeats = self.grid.repeats(point);
-        let spread = repeats.as_ref().map(|r| r.spread(machine, &plans.iter().map(|(plan, _)| plan)));
+        let each = plans.iter().map(|(plan, _)| plan);
+        let spread = repeats.as_ref().map(|r| r.spread(machine, &each, || ()));
         let spread = spread.transpose().map_err(|e| e.to_string())?;
         let mut metrics = Vec::with_capacity(plans.len());
         for (pass, (plan, _)) in plans.iter().enumerate() {
