@@ -98,7 +98,8 @@ impl Validation {
         };
         let done = if self.measured_in.is_some() { "predicted" } else { "run" };
         let of_all = table::several(all, "point");
-        anstream::eprintln!("{why}: {left} of {of_all} NOT {done}, and no figure is about them");
+        let were = if left == 1 { "was" } else { "were" };
+        anstream::eprintln!("{why}: {left} of {of_all} {were} NOT {done}, and no figure is about them");
     }
 }
 

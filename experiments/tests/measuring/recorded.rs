@@ -298,7 +298,7 @@ fn fields_that_mean_nothing_are_refused_with_their_place() {
         ("measured_s", json!(0.0), "expected a time of 1e-12 to 1e6 seconds"),
         ("measured_s", json!("1"), "found the text \"1\", expected a time of 1e-12 to 1e6 seconds"),
         ("chunks", json!("2"), "found the text \"2\", expected a whole number from 0 to 4294967295"),
-        ("transport", json!(7), "found 7, expected a name in quotes"),
+        ("transport", json!(7), "error: expected a name in quotes"),
         ("cp", json!([2]), "found a list, expected a whole number from 1 to 1024"),
         ("cp", json!(0), "expected a whole number from 1 to 1024"),
         ("seq_len", json!(u64::MAX), "expected a whole number from 1 to 2147483648"),

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::de::IgnoredAny;
+
 use super::error::ConfigError;
 use super::field::{Field, Literal, Source};
 use super::words::in_words;
@@ -124,6 +126,10 @@ pub fn json_error(source: Source<'_>, error: &serde_json::Error) -> ConfigError 
     let start = (line_start + error.column().saturating_sub(1)).min(source.text.len());
     if error.is_data() {
         return source.error(start..start + 1, in_words(message));
+    }
+    // So it says of a number where one of several names is expected, too.
+    if message == "expected value" && serde_json::from_str::<IgnoredAny>(source.text).is_ok() {
+        return source.error(start..start + 1, "expected a name in quotes");
     }
     let found = source.error(start..start + 1, format!("not valid JSON: {message}"));
     match source.text.get(start..).and_then(|rest| rest.chars().next()) {
