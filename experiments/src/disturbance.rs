@@ -34,7 +34,7 @@ impl Repeats {
         self.disturbance.draw(ranks, self.seed, u64::from(repeat) << 8 | pass as u64)
     }
 
-    /// Runs all repeats of plans that follow each other. The machine is calm afterwards.
+    /// Runs all repeats of plans that follow each other, with a call of `repeated` after each. The machine is calm afterwards.
     ///
     /// # Errors
     /// As [`simulate_with`], or a straggler or link that does not exist.
@@ -42,6 +42,7 @@ impl Repeats {
         &self,
         machine: &mut Machine,
         plans: &(impl Iterator<Item = &'a Plan> + Clone),
+        repeated: impl Fn(),
     ) -> Result<Spread, SimError> {
         let mut repeat = |repeat: u32| {
             let mut total = SimTime::ZERO;
@@ -49,6 +50,7 @@ impl Repeats {
                 machine.disturb(Some(self.conditions(plan.ranks(), repeat, pass)?))?;
                 total += simulate_with(plan, machine, &mut Discard)?;
             }
+            repeated();
             Ok::<_, SimError>(total)
         };
         let makespans = (0..self.count.max(1)).map(&mut repeat).collect::<Result<Vec<_>, _>>();

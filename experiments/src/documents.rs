@@ -1,6 +1,6 @@
 //! The `--mask` argument: a pattern and, maybe, packed documents.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use ringlab_sim::mask::Pattern;
@@ -37,6 +37,12 @@ impl MaskArg {
         }
         Ok(Self { pattern: pattern.unwrap_or(Pattern::Causal), documents })
     }
+}
+
+/// The file that the documents of the mask `text` are read from, if it names one.
+pub fn file(text: &str) -> Option<PathBuf> {
+    let lists = text.split('+').filter_map(|part| part.strip_prefix("docs:"));
+    lists.map(PathBuf::from).find(|path| path.is_file())
 }
 
 /// The list itself, or the file that holds it.

@@ -7,6 +7,7 @@ pub mod disturbance;
 mod documents;
 mod explore;
 mod figures;
+mod files;
 mod grid;
 mod interrupt;
 mod limit;
@@ -17,6 +18,7 @@ mod overrides;
 pub mod papers;
 mod predict;
 pub mod presets;
+mod progress;
 mod report;
 mod runfile;
 pub mod schema;
@@ -69,6 +71,7 @@ fn arguments() -> Result<Cli> {
 }
 
 fn execute(command: &Command) -> Result<commands::Outcome> {
+    files::check(command)?;
     match command {
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Train(args) => commands::train::run(args),

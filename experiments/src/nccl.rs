@@ -1,8 +1,34 @@
-//! Settings of NCCL as results show them.
+//! Settings of NCCL as they are asked for, and as results show them.
 
 use ringlab_sim::config::Keyword;
-use ringlab_sim::config::cluster::{NcclSettings, Priority};
+use ringlab_sim::config::cluster::{Cluster, NcclSettings, Priority, UnknownLimit};
 use serde::Serialize;
+
+/// Settings that take the place of a cluster's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Asked {
+    /// The most CTAs of a transfer.
+    pub ctas: Option<u32>,
+    /// Of the streams.
+    pub priority: Option<Priority>,
+}
+
+impl Asked {
+    /// `cluster` with these settings.
+    ///
+    /// # Errors
+    /// A limit on CTAs that it does not know.
+    pub fn apply(&self, cluster: &Cluster) -> Result<Cluster, UnknownLimit> {
+        let mut cluster = match self.ctas {
+            Some(ctas) => cluster.with_nccl_limit(ctas)?,
+            None => cluster.clone(),
+        };
+        if let Some(priority) = self.priority {
+            cluster.set_nccl_priority(priority);
+        }
+        Ok(cluster)
+    }
+}
 
 /// Settings with which NCCL transfers were run or predicted.
 #[derive(Serialize, schemars::JsonSchema)]

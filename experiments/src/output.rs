@@ -74,11 +74,11 @@ pub fn check_target(path: &Path) -> Result<()> {
 }
 
 /// Checks all files of one command; no two may be the same, whatever their names.
-pub fn check_targets<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Result<()> {
+pub fn check_targets(paths: &[PathBuf]) -> Result<()> {
     let mut places = Vec::new();
-    for path in paths.into_iter().flatten() {
+    for path in paths {
         check_target(path)?;
-        let place = place(path);
+        let place = Place::of(path);
         if places.contains(&place) {
             bail!("{} is named for two results; give each its own file", path.display());
         }
@@ -88,23 +88,46 @@ pub fn check_targets<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -
 }
 
 /// Refuses to write over a file that the same command reads.
-pub fn check_kept<'a>(
-    written: impl IntoIterator<Item = &'a Option<PathBuf>>,
-    read: impl IntoIterator<Item = &'a Path>,
-) -> Result<()> {
-    let read: Vec<PathBuf> = read.into_iter().filter(|path| path.is_file()).map(place).collect();
-    match written.into_iter().flatten().find(|path| read.contains(&place(path))) {
+pub fn check_kept(written: &[PathBuf], read: &[PathBuf]) -> Result<()> {
+    let read: Vec<Place> = read.iter().filter(|path| path.is_file()).map(|path| Place::of(path)).collect();
+    match written.iter().find(|path| read.contains(&Place::of(path))) {
         Some(path) => bail!("{} is read by this command; give the result another file", path.display()),
         None => Ok(()),
     }
 }
 
-/// The same for all names of one file, which need not be there yet.
-fn place(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| {
-        let folder = folder(path).canonicalize().unwrap_or_else(|_| folder(path).to_owned());
-        folder.join(path.file_name().unwrap_or_default())
-    })
+/// Where a file is, which need not be there yet: equal for all its names.
+struct Place {
+    path: PathBuf,
+    /// Device and inode, which hard links share.
+    inode: Option<(u64, u64)>,
+}
+
+impl Place {
+    fn of(path: &Path) -> Self {
+        let resolved = path.canonicalize().unwrap_or_else(|_| {
+            let folder = folder(path).canonicalize().unwrap_or_else(|_| folder(path).to_owned());
+            folder.join(path.file_name().unwrap_or_default())
+        });
+        Self { path: resolved, inode: inode(path) }
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path || self.inode.is_some() && self.inode == other.inode
+    }
+}
+
+#[cfg(unix)]
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    path.metadata().ok().map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+fn inode(_: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 fn folder(path: &Path) -> &Path {
@@ -190,7 +213,7 @@ mod tests {
     fn two_names_of_one_file_are_one_file() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
-        let check = |names: [&str; 2]| check_targets(&names.map(|name| Some(folder.path().join(name))));
+        let check = |names: [&str; 2]| check_targets(&names.map(|name| folder.path().join(name)));
         assert!(check(["a", "b"]).is_ok() && check(["a", "sub/a"]).is_ok());
         for same in [["a", "a"], ["a", "./a"], ["a", "sub/../a"], ["sub/a", "sub/../sub/a"]] {
             let refused = check(same).unwrap_err().to_string();
@@ -198,7 +221,8 @@ mod tests {
         }
         std::fs::write(folder.path().join("a"), "").unwrap();
         symlink(folder.path().join("a"), folder.path().join("link")).unwrap();
-        assert!(check(["a", "link"]).is_err());
+        std::fs::hard_link(folder.path().join("a"), folder.path().join("hard")).unwrap();
+        assert!(check(["a", "link"]).is_err() && check(["a", "hard"]).is_err());
         assert!(check_target(Path::new("")).unwrap_err().to_string().contains("empty"));
     }
 

@@ -88,6 +88,11 @@ impl Prediction {
     /// Simulates every schedule of `setup`. Of several, one that cannot take the problem is left out with a remark if
     /// `tolerant`, and an error otherwise; that none can is always an error.
     pub fn of(setup: &Setup, tolerant: bool) -> Result<Self> {
+        Self::watched(setup, tolerant, &|| ())
+    }
+
+    /// As [`Prediction::of`], with a call of `repeated` after every repeat of a schedule: [`Prediction::repeats`] in all.
+    pub fn watched(setup: &Setup, tolerant: bool, repeated: &(dyn Fn() + Sync)) -> Result<Self> {
         let tolerant = tolerant && setup.schedules.len() > 1;
         let gpus = setup.cluster.gpus();
         if setup.cp > gpus {
@@ -98,7 +103,7 @@ impl Prediction {
                 setup.cp
             );
         }
-        let repeats = setup.repeats.as_ref();
+        let repeats = setup.repeats.as_ref().map(|repeats| (repeats, repeated));
         let simulate_one = |&schedule| simulate(setup, schedule, setup.cp, repeats);
         let (results, one_gpu): (Vec<_>, _) = rayon::join(
             || setup.schedules.par_iter().map(simulate_one).collect(),
@@ -114,6 +119,12 @@ impl Prediction {
             });
         let rows = simulated.iter().map(|s| Row::new(setup, s, ring.as_ref(), one_gpu.as_ref())).collect();
         Ok(Self { simulated, rows, left_out })
+    }
+
+    /// Repeats of all schedules, and of the ring that they are held against, if none is left out.
+    pub fn repeats(setup: &Setup) -> u64 {
+        let schedules = setup.schedules.len() + usize::from(!setup.schedules.contains(&Schedule::Ring));
+        setup.repeats.as_ref().map_or(0, |repeats| u64::from(repeats.count) * schedules as u64)
     }
 
     /// All passes of all schedules.
@@ -148,16 +159,19 @@ pub fn constants(setup: &Setup) -> Vec<Constant> {
     cluster.map(|a| Constant { what: a.path, value: a.value, source: a.source }).chain(model).collect()
 }
 
+/// What is repeated, and what is called after each repeat.
+type Watched<'a> = (&'a Repeats, &'a (dyn Fn() + Sync));
+
 /// One GPU is no one's straggler: it is simulated without `repeats`.
-fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<&Repeats>) -> Result<Passes> {
+fn simulate(setup: &Setup, schedule: Schedule, ranks: u32, repeats: Option<Watched<'_>>) -> Result<Passes> {
     let plan = |&pass: &Pass| setup.plan_on(schedule, pass, ranks);
     let plans = setup.passes.iter().map(plan).collect::<Result<Vec<_>>>()?;
     let options = setup.sim_options();
     let mut machine = Machine::new(&setup.cluster, ranks, &options)?;
-    let spread = repeats.map(|r| r.spread(&mut machine, &plans.iter())).transpose()?;
+    let spread = repeats.map(|(r, repeated)| r.spread(&mut machine, &plans.iter(), repeated)).transpose()?;
     let mut passes = Vec::new();
     for (pass, plan) in plans.into_iter().enumerate() {
-        if let (Some(repeats), Some(spread)) = (repeats, &spread) {
+        if let (Some((repeats, _)), Some(spread)) = (repeats, &spread) {
             machine.disturb(Some(repeats.conditions(ranks, spread.median, pass)?))?;
         }
         let timeline = machine.timeline(&plan)?;
@@ -180,4 +194,32 @@ fn time_of(cluster: &Cluster, ranks: u32, options: &SimOptions, passes: &[Simula
     let mut machine = Machine::new(cluster, ranks, options)?;
     let times = passes.iter().map(|s| Ok(simulate_with(&s.plan, &mut machine, &mut Discard)?));
     times.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::runfile::{Entry, Value, run_args};
+
+    /// Three repeats of each schedule, and of the ring that others are held against.
+    #[test]
+    fn every_repeat_is_told() {
+        for (schedules, expected) in [("ring,zigzag", 6), ("zigzag", 6), ("ring", 3)] {
+            let entries =
+                [("schedule", schedules), ("seq", "8Ki"), ("straggler", "any:1.1"), ("repeats", "3")];
+            let entry =
+                |(key, text): (&str, &str)| Entry { key: key.into(), value: Value::Text(text.into()) };
+            let args = run_args(&entries.map(entry)).unwrap();
+            let setup =
+                Setup::new(&args.setup, DEFAULT_SEQ).unwrap().disturbed(args.disturb.repeats().unwrap());
+            let told = AtomicU64::new(0);
+            Prediction::watched(&setup, false, &|| {
+                told.fetch_add(1, Ordering::Relaxed);
+            })
+            .unwrap();
+            assert_eq!((told.into_inner(), Prediction::repeats(&setup)), (expected, expected), "{schedules}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ mod sized;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
@@ -90,6 +90,11 @@ pub fn cluster(name: &str) -> Result<Cluster, ConfigError> {
     Cluster::parse(name, &read("cluster", name, &cluster_names(), other)?)
 }
 
+/// The file that [`cluster`] reads for `name`; `None` when it is built in.
+pub fn cluster_file(name: &str) -> Option<PathBuf> {
+    built_in_cluster(name).is_none().then(|| name.into())
+}
+
 /// A cluster by preset name or by size; `None` when there is none of this name.
 pub fn built_in_cluster(name: &str) -> Option<Result<Cluster, ConfigError>> {
     match text_of(CLUSTERS, name) {
@@ -117,10 +122,20 @@ pub fn model(name: &str) -> Result<Model, ConfigError> {
     if let Some(model) = built_in_model(name) {
         return model;
     }
-    let inside = Path::new(name).join("config.json");
-    let path = if inside.is_file() { inside.to_string_lossy().into_owned() } else { name.to_owned() };
+    let path = at(name).to_string_lossy().into_owned();
     let other = cluster_text(name).map(|_| "cluster");
     Model::parse(&path, &read("model", &path, &model_names(), other)?)
+}
+
+/// The file that [`model`] reads for `name`; `None` when it is built in.
+pub fn model_file(name: &str) -> Option<PathBuf> {
+    text_of(MODELS, name).is_none().then(|| at(name))
+}
+
+/// Where the model `name`, which is not built in, is read from.
+fn at(name: &str) -> PathBuf {
+    let inside = Path::new(name).join("config.json");
+    if inside.is_file() { inside } else { name.into() }
 }
 
 /// A model by preset name; `None` when there is none of this name.

@@ -13,7 +13,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use ringlab_sim::config::nearest;
 
-use crate::args::{DisturbArgs, SetupArgs};
+use crate::args::{DisturbArgs, NcclArgs, SetupArgs};
 use crate::presets;
 use crate::setup::Files;
 
@@ -51,6 +51,9 @@ pub struct RunArgs {
     /// What goes wrong.
     #[command(flatten)]
     pub disturb: DisturbArgs,
+    /// How NCCL transfers are set up.
+    #[command(flatten)]
+    pub nccl: NcclArgs,
 }
 
 /// The options of a run file as clap knows them.

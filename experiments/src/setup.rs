@@ -109,12 +109,7 @@ impl Setup {
     /// The same with these settings of NCCL, which must be those of all messages.
     pub fn with_nccl(mut self, args: &NcclArgs) -> Result<Self> {
         args.check(self.options.transport == Transport::Nccl)?;
-        if let Some(ctas) = args.ctas {
-            self.cluster = self.cluster.with_nccl_limit(ctas)?;
-        }
-        if let Some(priority) = args.priority {
-            self.cluster.set_nccl_priority(priority.into());
-        }
+        self.cluster = args.asked().apply(&self.cluster)?;
         Ok(Self { nccl_ctas: args.ctas, ..self })
     }
 

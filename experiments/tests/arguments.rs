@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
+use ringlab_experiments::presets;
 
 /// What `ringlab` says on standard error when it refuses `arguments` in `folder`.
 fn refused_in(folder: &Path, arguments: &[&str]) -> String {
@@ -23,7 +24,7 @@ fn refused(arguments: &[&str]) -> String {
 #[test]
 fn negative_numbers_are_wrong_values_of_their_option() {
     for (command, option, value, allowed) in [
-        ("simulate", "--seq", "-1", "is negative, expected a token count"),
+        ("simulate", "--seq", "-1", "is negative, expected a token count: counts go from 1 to 2048Mi tokens"),
         ("simulate", "--seq", "-1Ki", "is negative, expected a token count"),
         ("simulate", "--cp", "-1", "from 1 to 65536"),
         ("simulate", "--heads", "-2", "from 1 to 65536"),
@@ -115,4 +116,86 @@ fn a_chart_is_written_with_its_data_or_not_at_all() {
     let error = refused_in(folder.path(), &["plot", "time", "rows.csv", "-o", "out.svg"]);
     assert!(error.contains("out.data.csv: it is a folder"), "{error}");
     assert!(!folder.path().join("out.svg").exists());
+}
+
+/// A folder with a file of every kind that is read.
+fn inputs() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("c.toml", &presets::cluster_text("dgx-h100").unwrap());
+    write("m.toml", &presets::model_text("llama-3-8b").unwrap());
+    write("docs", "512,512\n");
+    write("run.toml", "cluster = \"c.toml\"\nseq = \"1Ki\"\n");
+    write("grid.toml", "cluster = \"c.toml\"\nmodel = \"m.toml\"\nmask = \"docs:docs\"\nseq = \"1Ki\"\n");
+    write("grid.part", "seq = \"1Ki\"\n");
+    write("rows.csv", "schedule,seq_len,makespan_s\nring,1024,0.1\nring,2048,0.3\n");
+    write("rows.svg", "schedule,seq_len,makespan_s\nring,1024,0.1\nring,2048,0.3\n");
+    write("rows.data.csv", "schedule,seq_len,makespan_s\nring,1024,0.1\nring,2048,0.3\n");
+    fs::create_dir(folder.path().join("model")).unwrap();
+    write("model/config.json", "{}");
+    folder
+}
+
+#[test]
+fn what_is_read_is_not_written_over() {
+    let folder = inputs();
+    let texts = |folder: &Path| {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut texts: Vec<_> = files.filter_map(|path| Some((fs::read(&path).ok()?, path))).collect();
+        texts.sort();
+        texts
+    };
+    let before = texts(folder.path());
+    for (arguments, file) in [
+        ("simulate --cluster c.toml -o c.toml", "c.toml"),
+        ("simulate --cluster c.toml --trace ./c.toml", "./c.toml"),
+        ("simulate --model m.toml --spans model/../m.toml", "model/../m.toml"),
+        ("simulate --model model --report model/config.json", "model/config.json"),
+        ("simulate --mask docs:docs -o docs", "docs"),
+        ("simulate --run run.toml -o run.toml", "run.toml"),
+        ("simulate --run run.toml -o c.toml", "c.toml"),
+        ("check --cluster c.toml -o c.toml", "c.toml"),
+        ("layout --model m.toml -o m.toml", "m.toml"),
+        ("run --cluster c.toml --timeline-csv c.toml", "c.toml"),
+        ("run --cluster c.toml --metrics c.toml", "c.toml"),
+        ("train --cluster c.toml -o c.toml", "c.toml"),
+        ("tune --model m.toml -o m.toml", "m.toml"),
+        ("paper audit --cluster c.toml --report c.toml", "c.toml"),
+        ("sweep grid.toml -o grid.toml", "grid.toml"),
+        ("sweep grid.toml -o c.toml", "c.toml"),
+        ("sweep grid.toml -o m.toml", "m.toml"),
+        ("sweep grid.toml -o docs", "docs"),
+        ("sweep grid.part -o grid", "grid.part"),
+        ("sweep grid.toml --merge rows.csv -o rows.csv", "rows.csv"),
+        ("calibrate --base c.toml -o c.toml", "c.toml"),
+        ("calibrate --base c.toml --samples c.toml", "c.toml"),
+        ("validate --cluster c.toml --measured rows.csv -o c.toml", "c.toml"),
+        ("bench --peers rows.csv -o rows.csv", "rows.csv"),
+        ("plot time rows.svg -o rows.svg", "rows.svg"),
+        ("plot time rows.data.csv -o rows.svg", "rows.data.csv"),
+    ] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let error = refused_in(folder.path(), &arguments);
+        let expected = format!("error: {file} is read by this command; give the result another file\n");
+        assert_eq!(error, expected, "{arguments:?}");
+    }
+    assert_eq!(texts(folder.path()), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn other_names_of_what_is_read_are_refused_too() {
+    let folder = inputs();
+    let at = |name: &str| folder.path().join(name);
+    std::os::unix::fs::symlink("c.toml", at("link")).unwrap();
+    fs::hard_link(at("c.toml"), at("hard")).unwrap();
+    for (read, written) in [("c.toml", "link"), ("link", "c.toml"), ("c.toml", "hard"), ("link", "hard")] {
+        let error = refused_in(folder.path(), &["simulate", "--cluster", read, "-o", written]);
+        let expected = format!("error: {written} is read by this command; give the result another file\n");
+        assert_eq!(error, expected);
+    }
+    // A file that is only named as the preset that is read is another one.
+    fs::write(at("dgx-h100"), "").unwrap();
+    let simulate = ["simulate", "--cluster", "dgx-h100", "--schedule", "ring", "-o", "dgx-h100"];
+    Command::cargo_bin("ringlab").unwrap().current_dir(folder.path()).args(simulate).assert().success();
 }

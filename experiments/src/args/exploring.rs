@@ -12,8 +12,8 @@ use crate::sweep::Shard;
 #[derive(Args)]
 #[command(
     after_help = "Fields of FILE: cluster, link_bandwidth, nic_bandwidth, model, heads, kv_heads, head_dim, dtype, batch, \
-seq, mask, cp, schedule, stripe, pass, transport, route, chunks, prefetch, needed_only, pad, straggler, jitter, slow_link, \
-failed_link, repeats, seed. Each has one value, a list, or a \
+seq, mask, cp, schedule, stripe, pass, transport, nccl_ctas, nccl_priority, route, chunks, prefetch, needed_only, pad, straggler, \
+jitter, slow_link, failed_link, repeats, seed. Each has one value, a list, or a \
 range { from = .., to = .., times = .. } or { from = .., to = .., step = .. }. The first field varies slowest.
 
 Examples:
@@ -108,6 +108,13 @@ pub struct ChartArgs {
     /// Above the picture [default: what all rows have in common].
     #[arg(long)]
     pub title: Option<String>,
+}
+
+impl ChartArgs {
+    /// Where the data in the picture go.
+    pub fn data(&self) -> PathBuf {
+        self.output.with_extension("data.csv")
+    }
 }
 
 fn condition(text: &str) -> Result<(String, String), String> {

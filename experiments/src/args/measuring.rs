@@ -83,7 +83,7 @@ pub struct ValidateArgs {
     pub cluster: String,
     /// Predict the points of an earlier report (--format json) anew and hold them against what it measured: no machine is needed.
     /// The cluster must be of the same device and number of devices; NCCL is predicted with the settings of the report.
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["backend", "load", "limit", "ctas", "priority"])]
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["backend", "load", "limit", "nccl_ctas", "nccl_priority"])]
     pub measured: Option<PathBuf>,
     /// Cluster on whose links the report's virtual ranks were put: they are predicted on those too [default: --cluster].
     #[arg(long, value_name = "NAME|FILE.toml", requires = "measured")]

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use ringlab_sim::config::cluster::{NcclSettings, Priority};
 
 use super::numbers::whole;
+use crate::nccl::Asked;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum PriorityArg {
@@ -28,10 +29,10 @@ impl From<PriorityArg> for Priority {
 pub struct NcclArgs {
     /// Most CTAs, and so SMs, of an NCCL transfer; predicted where the cluster has [[fabric.nccl.limits]] for so many [default:
     /// NCCL's choice].
-    #[arg(long = "nccl-ctas", value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=64))]
+    #[arg(id = "nccl_ctas", long = "nccl-ctas", value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=64))]
     pub ctas: Option<u32>,
     /// Priority of the streams of NCCL transfers [default: normal; of simulate, the cluster's].
-    #[arg(long = "nccl-priority", value_enum, help_heading = "GPUs")]
+    #[arg(id = "nccl_priority", long = "nccl-priority", value_enum, help_heading = "GPUs")]
     pub priority: Option<PriorityArg>,
 }
 
@@ -39,6 +40,11 @@ impl NcclArgs {
     /// The settings, the default for those that were not given.
     pub fn settings(&self) -> NcclSettings {
         NcclSettings { ctas: self.ctas, priority: self.priority.map(Priority::from).unwrap_or_default() }
+    }
+
+    /// Those that were given.
+    pub fn asked(&self) -> Asked {
+        Asked { ctas: self.ctas, priority: self.priority.map(Priority::from) }
     }
 
     /// The names of those that were given.

@@ -30,6 +30,8 @@ pub const CONFIGURATION: &[&str] = &[
     "schedule",
     "pass",
     "transport",
+    "nccl_ctas",
+    "nccl_priority",
     "route",
     "chunks",
     "prefetch",

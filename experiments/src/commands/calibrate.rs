@@ -12,7 +12,6 @@ use crate::{interrupt, measured, output};
 
 /// Measures and writes the cluster.
 pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
-    output::check_targets([&args.output, &args.samples])?;
     let mut machine = measured::machine(args.backend, true)?;
     let base = measured::base(args.base.as_deref(), args.backend, &machine.identity().device)?;
     let stop = interrupt::flag()?;

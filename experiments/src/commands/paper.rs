@@ -45,7 +45,6 @@ pub fn list_schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 
 /// Lists the papers, reproduces one or all, or audits the guides.
 pub fn run(args: &PaperArgs) -> Result<Outcome> {
-    output::check_targets([&args.out.output, &args.report])?;
     refuse_unused(args)?;
     match args.name.as_str() {
         "list" => list(args),

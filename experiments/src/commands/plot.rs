@@ -8,7 +8,7 @@ use super::Outcome;
 use crate::args::{ChartArgs, PlotArgs, PlotCommand};
 use crate::charts::{Request, Table, draw, gallery};
 use crate::figures::Picture;
-use crate::output::{check_target, write_file};
+use crate::output::write_file;
 use crate::presets::refuse_folder;
 
 /// Largest file that is drawn.
@@ -28,9 +28,6 @@ pub fn run(args: &PlotArgs) -> Result<Outcome> {
 
 fn one(args: &ChartArgs) -> Result<()> {
     let picture = Picture::of(&args.output)?;
-    let data = args.output.with_extension("data.csv");
-    check_target(&args.output)?;
-    check_target(&data)?;
     let mut table = Table::parse(&args.file.to_string_lossy(), &read(&args.file)?)?;
     for (column, value) in &args.only {
         table = table.only(column, value)?;
@@ -45,7 +42,7 @@ fn one(args: &ChartArgs) -> Result<()> {
     let drawn = draw(&table, &request)?;
     let bytes = drawn.bytes(picture)?;
     write_file(&args.output, &bytes)?;
-    write_file(&data, drawn.data()?.as_bytes())
+    write_file(&args.data(), drawn.data()?.as_bytes())
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -35,7 +35,7 @@ use self::judge::Judge;
 use self::prepare::{During, Interrupt};
 use self::report::Report;
 use self::row::{Prediction, RankRow, Row};
-use self::scrape::{Scrape, Target};
+use self::scrape::Scrape;
 use self::world::World;
 use super::Outcome;
 use crate::args::{Backend, RunArgs};
@@ -45,6 +45,7 @@ use crate::output;
 use crate::setup::Setup;
 
 pub use self::report::schema;
+pub use self::scrape::Target;
 
 /// A pass that was executed.
 pub struct Done {

@@ -9,9 +9,9 @@ use ringlab_sim::engine::Load;
 use super::Outcome;
 use crate::args::SimulateArgs;
 use crate::figures::{self, Picture, Run};
-use crate::output;
 use crate::predict::{DEFAULT_SEQ, Prediction};
 use crate::setup::Setup;
+use crate::{output, progress};
 
 pub use table::{title, tokens};
 
@@ -23,10 +23,12 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 /// Simulates every schedule that was asked for and prints the figures.
 pub fn run(args: &SimulateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.spans, &args.report])?;
     let setup = Setup::new(&args.setup, DEFAULT_SEQ)?.disturbed(args.disturb.repeats()?);
     let setup = setup.loaded(args.load.map(Load::from))?.with_nccl(&args.nccl)?;
-    let prediction = Prediction::of(&setup, Setup::tolerates(&args.setup))?;
+    let bar = progress::bar("repeats", Prediction::repeats(&setup), 0);
+    let prediction = Prediction::watched(&setup, Setup::tolerates(&args.setup), &|| bar.inc(1));
+    bar.finish_and_clear();
+    let prediction = prediction?;
     write_files(args, &setup, &prediction)?;
     let table = || table::render(&setup, &prediction, args.explain);
     output::emit(&args.out, table, &prediction.report(&setup), &prediction.rows)?;

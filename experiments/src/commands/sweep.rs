@@ -5,18 +5,18 @@ use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Outcome;
 use crate::args::SweepArgs;
-use crate::interrupt;
-use crate::output::FORMAT_VERSION;
+use crate::output::{self, FORMAT_VERSION};
 use crate::presets::read_text;
 use crate::sweep::{Ended, Grid, HEADER, Identity, Part, Rows, Shard, Worker, merge};
+use crate::{files, interrupt, progress};
 
 /// Computes the rows of a grid, or joins those of its shards.
 pub fn run(args: &SweepArgs) -> Result<Outcome> {
     let grid = Grid::parse(&args.file.to_string_lossy(), &read_text(&args.file)?)?;
+    output::check_kept(&files::of_sweep(args), &grid.files)?;
     if !args.merge.is_empty() {
         return join(args, &grid);
     }
@@ -54,7 +54,7 @@ fn into_file(mut rows: Rows<'_>, path: &Path) -> Result<Outcome> {
         eprintln!("resuming after {} of {} rows", part.done, all.end - all.start);
     }
     rows.rows.start += part.done;
-    let bar = progress(all.end - all.start, part.done);
+    let bar = progress::bar("rows", all.end - all.start, part.done);
     let ended = rows.run(|lines, count| {
         part.append(lines)?;
         bar.inc(count);
@@ -80,15 +80,6 @@ fn check_last(grid: &Grid, row: u64, line: &str, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Drawn on a terminal only.
-fn progress(rows: u64, done: u64) -> ProgressBar {
-    let style = "{bar:30} {human_pos} of {human_len} rows, {per_sec}, {eta} left";
-    let bar = ProgressBar::new(rows).with_position(done);
-    bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.reset_eta();
-    bar
-}
-
 fn outcome(ended: Ended, rows: &Rows<'_>, path: Option<&Path>) -> Outcome {
     let Ended::Stopped { at } = ended else { return Outcome::Fine };
     let left = rows.rows.end - at;
@@ -104,7 +95,7 @@ fn outcome(ended: Ended, rows: &Rows<'_>, path: Option<&Path>) -> Outcome {
 
 fn join(args: &SweepArgs, grid: &Grid) -> Result<Outcome> {
     match &args.output {
-        Some(path) => crate::output::write_file_with(path, |out| merge(grid, &args.merge, out))?,
+        Some(path) => output::write_file_with(path, |out| merge(grid, &args.merge, out))?,
         None => merge(grid, &args.merge, &mut std::io::BufWriter::new(std::io::stdout().lock()))?,
     }
     Ok(Outcome::Fine)

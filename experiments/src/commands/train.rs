@@ -78,7 +78,6 @@ struct Report<'a> {
 
 /// Predicts the iteration.
 pub fn run(args: &TrainArgs) -> Result<Outcome> {
-    output::check_targets([&args.out.output])?;
     let iteration = Iteration::of(args)?;
     let parts = iteration.parts();
     output::emit(&args.out, || table::table(&iteration, args.over_time), &iteration.report(&parts), &parts)?;

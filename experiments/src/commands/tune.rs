@@ -40,7 +40,6 @@ pub fn schema(generator: schemars::SchemaGenerator) -> schemars::Schema {
 
 /// Searches, and prints the best with what it beats.
 pub fn run(args: &TuneArgs) -> Result<Outcome> {
-    output::check_targets([&args.out.output])?;
     let job = job(args)?;
     let stop = interrupt::flag()?;
     let bar = progress();

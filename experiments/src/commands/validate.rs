@@ -57,10 +57,6 @@ struct Validation {
 /// Predicts points, which are run or were measured earlier, and compares.
 pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    let results = [&args.out.output, &args.plot];
-    output::check_targets(results)?;
-    let clusters = [Some(&args.cluster), args.links_of.as_ref()].into_iter().flatten().map(Path::new);
-    output::check_kept(results, clusters.chain(args.measured.as_deref()))?;
     check_bounds(args)?;
     let validation = match &args.measured {
         Some(file) => recorded::validate(args, file)?,
@@ -101,7 +97,9 @@ impl Validation {
             (None, None) => "stopped by Ctrl-C".into(),
         };
         let done = if self.measured_in.is_some() { "predicted" } else { "run" };
-        anstream::eprintln!("{why}: {left} of {all} points were NOT {done}, and no figure is about them");
+        let of_all = table::several(all, "point");
+        let were = if left == 1 { "was" } else { "were" };
+        anstream::eprintln!("{why}: {left} of {of_all} {were} NOT {done}, and no figure is about them");
     }
 }
 

@@ -9,6 +9,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ringlab_sim::config::in_words;
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::Schedule;
 use serde::{Deserialize, Serialize};
@@ -139,7 +140,7 @@ pub async fn simulate(
 ) -> Response {
     let question = match question {
         Ok(Json(question)) => question,
-        Err(rejection) => return refuse(rejection.status(), rejection.body_text()),
+        Err(rejection) => return refuse(rejection.status(), said(&rejection)),
     };
     let Ok(permit) = simulations.acquire_owned().await else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping".into());
@@ -158,12 +159,22 @@ pub async fn simulate(
     }
 }
 
+/// What is wrong with a request, and where.
+fn said(rejection: &JsonRejection) -> String {
+    let text = rejection.body_text();
+    match text.rsplit_once(" at line ") {
+        Some((message, place)) => format!("{} at line {place}", in_words(message)),
+        None => text,
+    }
+}
+
 /// The answer as JSON text.
 fn answer(question: &Question) -> Result<Vec<u8>> {
     let start = Instant::now();
     let mut entries = entries(&question.run)?;
     let args = runfile::run_args(&entries)?;
-    let setup = Setup::resolve(&args.setup, DEFAULT_SEQ, Files::Refused)?.disturbed(args.disturb.repeats()?);
+    let setup = Setup::resolve(&args.setup, DEFAULT_SEQ, Files::Refused)?;
+    let setup = setup.disturbed(args.disturb.repeats()?).with_nccl(&args.nccl)?;
     limits::check(&setup)?;
     let prediction = Prediction::of(&setup, true)?;
     let chosen = prediction.simulated.iter().position(|s| s.schedule.to_string() == question.show);

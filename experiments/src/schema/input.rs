@@ -77,6 +77,7 @@ const TEXT: &[&str] = &[
     "schedule",
     "pass",
     "transport",
+    "nccl_priority",
     "route",
     "straggler",
     "jitter",

@@ -37,6 +37,11 @@ pub struct Part {
     pub last: Option<String>,
 }
 
+/// What `out` grows in: its rows so far, and what they are rows of.
+pub fn growing(out: &Path) -> [PathBuf; 2] {
+    [beside(out, ".part"), beside(out, ".resume")]
+}
+
 fn beside(out: &Path, ending: &str) -> PathBuf {
     let mut name = out.as_os_str().to_owned();
     name.push(ending);
@@ -49,9 +54,8 @@ impl Part {
     /// # Errors
     /// A part of another sweep, rows that are not where they belong, or a file that cannot be read or written.
     pub fn open(out: &Path, identity: &Identity) -> Result<Self> {
-        let (part, resume) = (beside(out, ".part"), beside(out, ".resume"));
+        let [part, resume] = growing(out);
         let cannot = || format!("cannot write {}", part.display());
-        output::check_target(out)?;
         if !check(&resume, &part, identity)? {
             let mut file = File::create(&part).with_context(cannot)?;
             file.write_all(format!("{HEADER}\n").as_bytes()).with_context(cannot)?;

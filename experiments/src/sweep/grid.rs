@@ -1,5 +1,7 @@
 //! The grid: fields with their values, and the configuration at an index.
 
+use std::path::PathBuf;
+
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
 use ringlab_sim::disturb::{Disturbance, LinkFault, Straggler};
@@ -31,6 +33,8 @@ pub struct Grid {
     pub links: Vec<Vec<LinkFault>>,
     /// The fields in the order of the file.
     pub axes: Vec<Axis>,
+    /// Files that the sweep names: of clusters, models and documents.
+    pub files: Vec<PathBuf>,
     /// Number of configurations.
     pub len: u64,
 }
@@ -90,9 +94,11 @@ impl Grid {
         (!disturbance.is_calm()).then_some(Repeats { disturbance, count, seed: point.trouble.seed })
     }
 
-    /// A number that differs between grids that give different rows: FNV-1a of everything that goes in.
+    /// A number that differs between grids that give different rows: FNV-1a of everything that goes in, which is what the
+    /// files hold and not where they are.
     pub fn fingerprint(&self) -> u64 {
-        let text = format!("{} {self:?}", env!("CARGO_PKG_VERSION"));
+        let grid = Self { files: Vec::new(), ..self.clone() };
+        let text = format!("{} {grid:?}", env!("CARGO_PKG_VERSION"));
         text.bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }

@@ -15,7 +15,7 @@ mod row;
 mod stream;
 mod worker;
 
-pub use file::{Identity, Part};
+pub use file::{Identity, Part, growing};
 pub use grid::{Axis, Grid};
 pub use merge::merge;
 pub use point::{Mask, Point, Rates, Setting};

@@ -1,6 +1,6 @@
 //! One configuration of a grid, and the fields that it is made of.
 
-use ringlab_sim::config::cluster::{Cluster, FabricTopology};
+use ringlab_sim::config::cluster::{Cluster, FabricTopology, Priority};
 use ringlab_sim::config::model::Model;
 use ringlab_sim::disturb::Jitter;
 use ringlab_sim::mask::Pattern;
@@ -8,6 +8,8 @@ use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::schedule::{Options, Route, Schedule};
 use ringlab_sim::units::BytesPerSec;
+
+use crate::nccl::Asked;
 
 /// Tokens of the sequence if neither the sweep nor the mask's documents say.
 const DEFAULT_SEQ: u64 = 128 << 10;
@@ -58,6 +60,10 @@ pub enum Setting {
     Pass(&'static [Pass]),
     /// How messages travel.
     Transport(Transport),
+    /// The most CTAs of an NCCL transfer.
+    NcclCtas(u32),
+    /// Priority of NCCL transfers.
+    NcclPriority(Priority),
     /// From whom keys and values come.
     Route(Route),
     /// Messages a transfer is cut into.
@@ -111,6 +117,8 @@ pub struct Point {
     pub passes: &'static [Pass],
     /// All else that a schedule understands; its pass is set by `passes`.
     pub options: Options,
+    /// Settings of NCCL that replace the cluster's.
+    pub nccl: Asked,
     /// What goes wrong.
     pub trouble: Trouble,
 }
@@ -164,6 +172,7 @@ impl Default for Point {
             stripe: None,
             passes: &[Pass::Forward],
             options: Options::new(Pass::Forward),
+            nccl: Asked::default(),
             trouble: Trouble::default(),
         }
     }
@@ -189,6 +198,8 @@ impl Point {
             Setting::Stripe(tokens) => self.stripe = Some(tokens),
             Setting::Pass(passes) => self.passes = passes,
             Setting::Transport(transport) => self.options.transport = transport,
+            Setting::NcclCtas(ctas) => self.nccl.ctas = Some(ctas),
+            Setting::NcclPriority(priority) => self.nccl.priority = Some(priority),
             Setting::Route(route) => self.options.route = route,
             Setting::Chunks(chunks) => self.options.chunks = chunks,
             Setting::Prefetch(steps) => self.options.prefetch = steps,
@@ -201,6 +212,33 @@ impl Point {
             Setting::Repeats(count) => self.trouble.repeats = count,
             Setting::Seed(seed) => self.trouble.seed = seed,
         }
+    }
+
+    /// Refuses changes to `cluster` that would change nothing.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check_changes(&self, cluster: &Cluster) -> Result<(), String> {
+        if self.rates.nic.is_some() && cluster.network.is_none() {
+            return Err(format!(
+                "the cluster {} has no network whose nic_bandwidth could be set",
+                cluster.name
+            ));
+        }
+        if self.nccl != Asked::default() && self.options.transport != Transport::Nccl {
+            return Err(
+                "nccl_ctas and nccl_priority are for NCCL transfers, those of transport = \"nccl\"".into()
+            );
+        }
+        Ok(())
+    }
+
+    /// `cluster` as the sweep changes it.
+    ///
+    /// # Errors
+    /// The reason if it does not know a limit of NCCL.
+    pub fn changed(&self, cluster: &Cluster) -> Result<Cluster, String> {
+        self.nccl.apply(&self.rates.apply(cluster)).map_err(|e| e.to_string())
     }
 
     /// The schedule, striped ones with the stripe that was asked for.

@@ -1,5 +1,7 @@
 //! A grid from the text of a sweep file.
 
+use std::path::PathBuf;
+
 use ringlab_sim::config::cluster::Cluster;
 use ringlab_sim::config::model::Model;
 use ringlab_sim::config::{ConfigError, Entry, Field, Keys, Section, Source, nearest, parse_toml};
@@ -12,7 +14,7 @@ use ringlab_sim::units::{BytesPerSec, Tokens};
 use super::expand::{RANGE, values};
 use super::grid::{Axis, Grid};
 use super::point::{Mask, Setting};
-use crate::documents::MaskArg;
+use crate::documents::{self, MaskArg};
 use crate::presets;
 use crate::setup::Files;
 
@@ -34,6 +36,8 @@ pub const FIELDS: Keys = &[
     ("stripe", "1"),
     ("pass", "\"forward\""),
     ("transport", "\"copy-engine\""),
+    ("nccl_ctas", "8"),
+    ("nccl_priority", "\"high\""),
     ("route", "\"neighbour\""),
     ("chunks", "1"),
     ("prefetch", "1"),
@@ -85,8 +89,8 @@ impl Grid {
             axes.push(Axis { key, settings });
         }
         reader.fill_in(label)?;
-        let Reader { clusters, models, masks, stragglers, links } = reader;
-        Ok(Self { clusters, models, masks, stragglers, links, axes, len })
+        let Reader { clusters, models, masks, stragglers, links, files } = reader;
+        Ok(Self { clusters, models, masks, stragglers, links, axes, files, len })
     }
 }
 
@@ -98,6 +102,7 @@ struct Reader {
     masks: Vec<Mask>,
     stragglers: Vec<Vec<Straggler>>,
     links: Vec<Vec<LinkFault>>,
+    files: Vec<PathBuf>,
 }
 
 impl Reader {
@@ -119,6 +124,8 @@ impl Reader {
             "dtype" => scalars(entries, |f| f.keyword().map(Setting::Dtype)),
             "pass" => scalars(entries, |f| name(f, &PASSES).map(Setting::Pass)),
             "transport" => scalars(entries, |f| name(f, &TRANSPORTS).map(Setting::Transport)),
+            "nccl_ctas" => counts(entries, 1..=64, Setting::NcclCtas),
+            "nccl_priority" => scalars(entries, |f| f.keyword().map(Setting::NcclPriority)),
             "route" => scalars(entries, |f| name(f, &ROUTES).map(Setting::Route)),
             "schedule" => schedules(entries),
             "repeats" => counts(entries, 1..=1_000_000, Setting::Repeats),
@@ -143,12 +150,16 @@ impl Reader {
     }
 
     fn cluster(&mut self, field: &Field<'_>) -> Result<Setting, ConfigError> {
-        self.clusters.push(presets::cluster(&field.text()?).map_err(|e| inside(field, &e))?);
+        let name = field.text()?;
+        self.clusters.push(presets::cluster(&name).map_err(|e| inside(field, &e))?);
+        self.files.extend(presets::cluster_file(&name));
         Ok(Setting::Cluster(self.clusters.len() - 1))
     }
 
     fn model(&mut self, field: &Field<'_>) -> Result<Setting, ConfigError> {
-        self.models.push(presets::model(&field.text()?).map_err(|e| inside(field, &e))?);
+        let name = field.text()?;
+        self.models.push(presets::model(&name).map_err(|e| inside(field, &e))?);
+        self.files.extend(presets::model_file(&name));
         Ok(Setting::Model(self.models.len() - 1))
     }
 
@@ -156,6 +167,7 @@ impl Reader {
         let text = field.text()?;
         let MaskArg { pattern, documents } =
             MaskArg::parse(&text, Files::Read).map_err(|e| field.error(format!("`mask`: {e:#}")))?;
+        self.files.extend(documents::file(&text));
         self.masks.push(Mask { text, pattern, documents });
         Ok(Setting::Mask(self.masks.len() - 1))
     }

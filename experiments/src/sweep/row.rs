@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use ringlab_sim::config::Keyword;
+use ringlab_sim::config::cluster::Priority;
 use ringlab_sim::disturb::Percentiles;
 use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::{Plan, Transport};
@@ -12,9 +14,9 @@ use ringlab_sim::units::{Bytes, SimTime};
 use super::grid::Grid;
 use super::point::Point;
 
-/// Names of the columns. `row` counts the grid from 0; what could not be planned has empty figures and a `reason`.
+/// Names of the columns. `row` counts the grid from 0; settings of NCCL are empty where they are the cluster's; what could not be planned has empty figures and a `reason`.
 pub const HEADER: &str = "row,cluster,link_bandwidth_bytes_per_s,nic_bandwidth_bytes_per_s,model,heads,kv_heads,head_dim,\
-dtype,batch,mask,seq_len,cp,schedule,pass,transport,route,chunks,prefetch,needed_only,pad,straggler,jitter,slow_link,failed_link,repeats,seed,padding,makespan_s,\
+dtype,batch,mask,seq_len,cp,schedule,pass,transport,nccl_ctas,nccl_priority,route,chunks,prefetch,needed_only,pad,straggler,jitter,slow_link,failed_link,repeats,seed,padding,makespan_s,\
 makespan_p5_s,makespan_p50_s,makespan_p95_s,makespan_p99_s,bubble_ratio,\
 exposed_comm_s,imbalance,tflops_per_gpu,mfu,peak_memory_bytes,device_memory_bytes,fits,bytes_moved,reason";
 
@@ -99,9 +101,13 @@ pub fn write(out: &mut String, grid: &Grid, index: u64, point: &Point, result: &
 
 fn write_configuration(out: &mut String, grid: &Grid, point: &Point, shape: &Shape) {
     let (cluster, model) = (grid.cluster(point), grid.model(point));
-    let link = point.rates.link.unwrap_or(match point.options.transport {
+    let link = point.rates.link.unwrap_or_else(|| match point.options.transport {
         Transport::CopyEngine => cluster.fabric.copy.bandwidth,
-        Transport::Nccl => cluster.fabric.nccl.bandwidth,
+        Transport::Nccl => {
+            let nccl = &cluster.fabric.nccl;
+            let limit = nccl.limits.iter().find(|limit| Some(limit.ctas) == point.nccl.ctas);
+            limit.map_or(nccl.bandwidth, |limit| limit.bandwidth)
+        }
     });
     let nic = point.rates.nic.or(cluster.network.as_ref().map(|n| n.transport.bandwidth));
     let (mask, seq) = match (grid.mask(point), point.problem(model, grid.mask(point))) {
@@ -139,13 +145,15 @@ fn write_options(out: &mut String, point: &Point) {
         Transport::CopyEngine => "copy-engine",
         Transport::Nccl => "nccl",
     };
+    let ctas = point.nccl.ctas.map_or(String::new(), |ctas| ctas.to_string());
+    let priority = point.nccl.priority.map_or("", Priority::name);
     let route = match options.route {
         Route::Neighbour => "neighbour",
         Route::Direct => "direct",
     };
     let (chunks, prefetch) = (options.chunks, options.prefetch);
     let (needed_only, pad) = (options.needed_only, options.pad);
-    let _ = write!(out, ",{transport},{route},{chunks},{prefetch},{needed_only},{pad},");
+    let _ = write!(out, ",{transport},{ctas},{priority},{route},{chunks},{prefetch},{needed_only},{pad},");
 }
 
 fn write_trouble(out: &mut String, grid: &Grid, point: &Point) {

@@ -12,6 +12,7 @@ use ringlab_sim::units::Bytes;
 use super::grid::Grid;
 use super::point::{Point, Rates};
 use super::row::{self, Figures};
+use crate::nccl::Asked;
 
 /// Simulates configurations of one grid, one after the other.
 pub struct Worker<'g> {
@@ -23,11 +24,12 @@ pub struct Worker<'g> {
     timeline: Timeline,
 }
 
-/// A cluster's machine, for so many ranks, with these rates.
+/// A cluster's machine, for so many ranks, with these rates and settings of NCCL.
 struct Prepared {
     machine: Machine,
     ranks: u32,
     rates: Rates,
+    nccl: Asked,
 }
 
 /// What plans depend on.
@@ -88,7 +90,8 @@ impl<'g> Worker<'g> {
         let prepared = Prepared::get(&mut self.machines[point.cluster], cluster, point)?;
         let machine = &mut prepared.machine;
         let repeats = self.grid.repeats(point);
-        let spread = repeats.as_ref().map(|r| r.spread(machine, &plans.iter().map(|(plan, _)| plan)));
+        let each = plans.iter().map(|(plan, _)| plan);
+        let spread = repeats.as_ref().map(|r| r.spread(machine, &each, || ()));
         let spread = spread.transpose().map_err(|e| e.to_string())?;
         let mut metrics = Vec::with_capacity(plans.len());
         for (pass, (plan, _)) in plans.iter().enumerate() {
@@ -111,24 +114,19 @@ impl<'g> Worker<'g> {
 impl Prepared {
     /// The machine in `slot`, made anew or given other links if it does not fit.
     fn get<'a>(slot: &'a mut Option<Self>, cluster: &Cluster, point: &Point) -> Result<&'a mut Self, String> {
-        let (ranks, rates) = (point.cp, point.rates);
-        if rates.nic.is_some() && cluster.network.is_none() {
-            return Err(format!(
-                "the cluster {} has no network whose nic_bandwidth could be set",
-                cluster.name
-            ));
-        }
+        point.check_changes(cluster)?;
+        let &Point { cp: ranks, rates, nccl, .. } = point;
         let prepared = match slot.take_if(|p| p.ranks >= ranks) {
-            Some(prepared) if prepared.rates == rates => prepared,
+            Some(prepared) if prepared.rates == rates && prepared.nccl == nccl => prepared,
             Some(mut prepared) => {
-                prepared.machine.relink(&rates.apply(cluster)).map_err(|e| e.to_string())?;
-                Self { rates, ..prepared }
+                prepared.machine.relink(&point.changed(cluster)?).map_err(|e| e.to_string())?;
+                Self { rates, nccl, ..prepared }
             }
             None => {
-                let cluster = rates.apply(cluster);
+                let cluster = point.changed(cluster)?;
                 let machine =
                     Machine::new(&cluster, ranks, &SimOptions::default()).map_err(|e| e.to_string())?;
-                Self { machine, ranks, rates }
+                Self { machine, ranks, rates, nccl }
             }
         };
         Ok(slot.insert(prepared))

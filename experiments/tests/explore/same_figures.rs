@@ -14,6 +14,7 @@ fn setups() -> Vec<Value> {
         json!({}),
         json!({ "cp": 7, "pad": true, "seq": "100000", "schedule": ["ring", "striped:64"] }),
         json!({ "cluster": "h100-2x8-rail", "cp": 16, "pass": "forward+backward", "transport": "nccl", "chunks": 2 }),
+        json!({ "cluster": "h200-nvl2-validated", "cp": 2, "transport": "nccl", "nccl_priority": "high" }),
         json!({ "mask": "window:4Ki+docs:30000,90000,11072", "pad": true, "link_bandwidth": "25 GB/s" }),
         json!({ "mask": "full", "route": "direct", "prefetch": 3, "dtype": "fp16", "needed_only": true }),
         json!({ "straggler": "3:1.5", "slow_link": "0-1:4", "jitter": "3%", "repeats": 5, "seed": 7 }),

@@ -60,9 +60,9 @@ fn nccl_is_predicted_with_the_settings_of_the_report() {
         (json!({ "ctas": 0, "priority": "high" }), "expected a whole number from 1 to 64"),
         (
             json!({ "ctas": 8, "priority": "highest" }),
-            "invalid value: string \"highest\", expected one of \"normal\", \"high\"",
+            "found the text \"highest\", expected one of \"normal\", \"high\"",
         ),
-        (json!({ "ctas": -8, "priority": "high" }), "integer `-8`"),
+        (json!({ "ctas": -8, "priority": "high" }), "found -8, expected a whole number from 1 to 64"),
     ] {
         let (code, _, error) = predicted(&limited, nccl);
         assert!(code == Some(2) && error.contains(message), "{error}");

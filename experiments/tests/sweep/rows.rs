@@ -61,6 +61,23 @@ fn rows_are_what_simulate_says() {
     }
 }
 
+#[test]
+fn settings_of_nccl_that_change_nothing_are_rows_with_the_reason() {
+    let text = "seq = \"16Ki\"\nnccl_ctas = 8\ntransport = [\"nccl\", \"copy-engine\", \"nccl\"]\n";
+    let rows = columns(&sweep(text), &["transport", "nccl_ctas", "nccl_priority", "makespan_s", "reason"]);
+    for (row, reason) in rows.iter().zip([
+        "it has no [[fabric.nccl.limits]]",
+        "nccl_ctas and nccl_priority are for NCCL transfers",
+        "it has no [[fabric.nccl.limits]]",
+    ]) {
+        assert!(row[1..4] == ["8", "", ""] && row[4].contains(reason), "{row:?}");
+    }
+    let text = "seq = \"16Ki\"\nnccl_priority = \"high\"\ntransport = [\"nccl\", \"copy-engine\"]\n";
+    let rows = columns(&sweep(text), &["nccl_priority", "makespan_s", "reason"]);
+    assert!(!rows[0][1].is_empty() && rows[0][2].is_empty(), "{rows:?}");
+    assert!(rows[1][0] == "high" && rows[1][2].contains("are for NCCL transfers"), "{rows:?}");
+}
+
 /// P ranks that each send and compute nothing but what the closed form says: an ideal cluster with one slow link.
 #[test]
 fn halving_the_bandwidth_of_a_bound_ring_doubles_its_time() {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::gpu::{Buffer, Device, Forward, GpuError};
 use crate::reference::relative_l2;
-use crate::spec::{Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, ReadyFlag, WorkOrder};
+use crate::spec::{
+    Carry, Dims, Dtype, Finished, ForwardSpec, HeadDim, KeySegment, ReadyFlag, Tensor, WorkOrder,
+};
 use crate::tiles::Intervals;
 
 use super::check::{Outcome, lse_error};
@@ -132,19 +134,24 @@ fn interleaved(device: &Device, dims: Dims) -> Result<Outcome, LabError> {
         positions: &inputs.positions,
         ready: None,
     };
-    let spec = ForwardSpec {
-        dims,
-        scale: scale(dims.head_dim),
-        q: packed.tensor(),
+    let spec = whole(&inputs, packed.tensor(), segment, Finished { o: o.tensor(), lse: lse.ptr() });
+    Forward::prepare(device, &spec)?.launch(&context.default_stream())?;
+    let errors = vec![("o", relative_l2(&o.read(dims.dtype)?, &expected.o), 4e-3)];
+    Ok(Outcome { name: name(dims, "queries, keys and values in one buffer"), errors })
+}
+
+/// A forward over one segment of keys, from start to end.
+fn whole<'a>(inputs: &'a Inputs, q: Tensor, segment: KeySegment<'a>, output: Finished) -> ForwardSpec<'a> {
+    ForwardSpec {
+        dims: inputs.dims,
+        scale: scale(inputs.dims.head_dim),
+        q,
         mask: Intervals { lo: &inputs.lo, hi: &inputs.hi },
         segments: vec![segment],
         order: WorkOrder::QueryMajor,
         carry: Carry::default(),
-        output: Some(Finished { o: o.tensor(), lse: lse.ptr() }),
-    };
-    Forward::prepare(device, &spec)?.launch(&context.default_stream())?;
-    let errors = vec![("o", relative_l2(&o.read(dims.dtype)?, &expected.o), 4e-3)];
-    Ok(Outcome { name: name(dims, "queries, keys and values in one buffer"), errors })
+        output: Some(output),
+    }
 }
 
 /// A segment whose flag is up is read; one whose flag never comes ends the launch with an error that names it.
@@ -166,16 +173,7 @@ fn ready(device: &Device, dims: Dims) -> Result<Outcome, LabError> {
             positions: &inputs.positions,
             ready,
         };
-        let spec = ForwardSpec {
-            dims,
-            scale: scale(dims.head_dim),
-            q: q.tensor(),
-            mask: Intervals { lo: &inputs.lo, hi: &inputs.hi },
-            segments: vec![segment],
-            order: WorkOrder::QueryMajor,
-            carry: Carry::default(),
-            output: Some(Finished { o: o.tensor(), lse: lse.ptr() }),
-        };
+        let spec = whole(&inputs, q.tensor(), segment, Finished { o: o.tensor(), lse: lse.ptr() });
         let forward = Forward::prepare(device, &spec)?;
         forward.launch(&context.default_stream())?;
         forward.check_ready()

@@ -102,65 +102,36 @@ impl<'a> Session<'a> {
         if members.all.len() < plan.programs.len() && !options.sustain.is_zero() {
             return Err(CudaError::Sustained);
         }
-        let (dtype, head_dim) = kernel_types(plan)?;
-        let Choice { folds, order, mode, mut notes } = choose(plan, options.mode, is_virtual)?;
-        let by_segments = mode == Mode::FusedSegments;
-        let regions = regions(plan);
-        let allocated = |m: &Member| allocate(plan, m, &folds[m.rank as usize], by_segments);
-        let memories = members.all.iter().map(allocated).collect::<Result<Vec<_>, _>>()?;
-        let flags = allocate_flags(plan, &members.all)?;
-        let common = Common {
-            plan,
-            regions: &regions,
-            dtype,
-            head_dim,
-            deterministic: options.deterministic,
-            order: if by_segments { WorkOrder::SegmentMajor } else { WorkOrder::QueryMajor },
-        };
-        let lowering = Lowering {
-            common: &common,
-            options,
-            members: &members.all,
-            are_virtual: is_virtual,
-            memories: &memories,
-            folds: &folds,
-            flags: &flags,
-        };
-        let lowered = lowering.run()?;
-        let programs = programs(&lowering, &lowered, &order)?;
-        let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
-            .map(|(member, bodies)| candidate(plan, member, bodies))
-            .collect();
-        let is_deep = !is_virtual && programs.iter().any(|program| program.depth() > AHEAD);
+        let types = kernel_types(plan)?;
+        let choice = choose(plan, options.mode, is_virtual)?;
+        let room = Room::allocate(plan, &members.all, &choice)?;
+        let work = Work::of((plan, types), options, &members, (&choice, &room))?;
+        let is_deep = !is_virtual && work.programs.iter().any(|program| program.depth() > AHEAD);
+        let mut notes = choice.notes;
         notes.extend(remarks(plan, is_deep));
-        let peak_bytes = peak_bytes(plan, &memories, &lowered.packed);
-        let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
-        let used = if is_virtual { &gpus[..1] } else { &gpus[..] };
-        let clock = clock(plan, &members, used)?;
-        let events = || used.iter().map(|gpu| gpu.event()).collect::<Result<Vec<_>, GpuError>>();
-        let (done, finished) = (events()?, events()?);
+        let (clock, [lowered, finished]) = timing(plan, &members)?;
         Ok(Self {
             plan,
             inputs,
             options,
-            programs,
-            candidates,
-            memories,
-            flags,
+            programs: work.programs,
+            candidates: work.candidates,
+            peak_bytes: peak_bytes(plan, &room.memories, &work.packed),
+            memories: room.memories,
+            flags: room.flags,
             clock,
-            lowered: done,
+            lowered,
             finished,
             is_virtual,
             is_deep,
-            mode,
+            mode: choice.mode,
             notes,
-            peak_bytes,
-            dtype,
+            dtype: types.0,
             real: real_tokens(&plan.layout),
-            held: lowered.held,
+            held: work.held,
             members: members.all,
-            folds,
-            regions,
+            folds: choice.folds,
+            regions: room.regions,
         })
     }
 
@@ -180,6 +151,64 @@ impl<'a> Session<'a> {
     }
 }
 
+/// What members have on their GPUs.
+struct Room {
+    regions: Vec<Arc<Region>>,
+    memories: Vec<Memory>,
+    flags: Flags,
+}
+
+impl Room {
+    fn allocate(plan: &Plan, members: &[Member], choice: &Choice) -> Result<Self, CudaError> {
+        let by_segments = choice.mode == Mode::FusedSegments;
+        let allocated = |m: &Member| allocate(plan, m, &choice.folds[m.rank as usize], by_segments);
+        let memories = members.iter().map(allocated).collect::<Result<_, _>>()?;
+        Ok(Self { regions: regions(plan), memories, flags: allocate_flags(plan, members)? })
+    }
+}
+
+/// What members do.
+struct Work {
+    programs: Vec<Program>,
+    candidates: Vec<Option<Candidate>>,
+    packed: Vec<usize>,
+    held: Vec<Vec<Option<Arc<Region>>>>,
+}
+
+impl Work {
+    fn of(
+        (plan, (dtype, head_dim)): (&Plan, (Dtype, HeadDim)),
+        options: &Options,
+        members: &Members,
+        (choice, room): (&Choice, &Room),
+    ) -> Result<Self, CudaError> {
+        let by_segments = choice.mode == Mode::FusedSegments;
+        let common = Common {
+            plan,
+            regions: &room.regions,
+            dtype,
+            head_dim,
+            deterministic: options.deterministic,
+            order: if by_segments { WorkOrder::SegmentMajor } else { WorkOrder::QueryMajor },
+        };
+        let lowering = Lowering {
+            common: &common,
+            options,
+            members: &members.all,
+            are_virtual: members.are_virtual,
+            memories: &room.memories,
+            folds: &choice.folds,
+            flags: &room.flags,
+        };
+        let lowered = lowering.run()?;
+        let programs = programs(&lowering, &lowered, &choice.order)?;
+        let candidates = (members.all.iter().zip(&lowered.bodies).take(programs.len()))
+            .map(|(member, bodies)| candidate(plan, member, bodies))
+            .collect();
+        Ok(Self { programs, candidates, packed: lowered.packed, held: lowered.held })
+    }
+}
+
 /// One a member; of virtual ranks, one for all, which has the operations in their `order`.
 fn programs(lowering: &Lowering<'_>, lowered: &Lowered, order: &[Step]) -> Result<Vec<Program>, CudaError> {
     if lowering.are_virtual {
@@ -189,13 +218,17 @@ fn programs(lowering: &Lowering<'_>, lowered: &Lowered, order: &[Step]) -> Resul
     lowering.arrange(lowered)
 }
 
-/// The clock of the GPUs that are used, with a barrier where ranks start at one.
-fn clock(plan: &Plan, members: &Members, used: &[&dyn Gpu]) -> Result<Clock, CudaError> {
+/// The clock of the GPUs that are used, with a barrier where ranks start at one; and for each of them an event that flags are
+/// lowered, and one that the pass has ended.
+fn timing(plan: &Plan, members: &Members) -> Result<(Clock, [Vec<Event>; 2]), CudaError> {
+    let gpus: Vec<&dyn Gpu> = members.all.iter().map(|m| m.gpu.as_ref()).collect();
+    let used = if members.are_virtual { &gpus[..1] } else { &gpus[..] };
     let mut clock = Clock::new(used)?;
     if members.by_barrier {
         clock.barrier = Some(barrier(plan, &members.all)?);
     }
-    Ok(clock)
+    let events = || used.iter().map(|gpu| gpu.event()).collect::<Result<Vec<_>, GpuError>>();
+    Ok((clock, [events()?, events()?]))
 }
 
 /// What a user must be told besides the choice of the mode.

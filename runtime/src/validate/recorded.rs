@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt::{self, Formatter};
 use std::ops::RangeInclusive;
 
 use ringlab_sim::config::cluster::{Cluster, NcclSettings, NoKernel, Priority};
@@ -10,7 +11,7 @@ use ringlab_sim::engine::{Load, SimError};
 use ringlab_sim::plan::Transport;
 use ringlab_sim::problem::{Dtype, Pass, Shape};
 use ringlab_sim::schedule::Schedule;
-use serde::de::{Error, Unexpected};
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::comparison::{Measured, Predicted, call};
@@ -178,9 +179,34 @@ fn real<'de, D: Deserializer<'de>>(
     allowed: RangeInclusive<f64>,
     expected: &str,
 ) -> Result<f64, D::Error> {
-    let number = f64::deserialize(deserializer)?;
-    let out_of_range = || D::Error::invalid_value(Unexpected::Float(number), &expected);
-    allowed.contains(&number).then_some(number).ok_or_else(out_of_range)
+    deserializer.deserialize_f64(Real { allowed, expected })
+}
+
+/// Takes numbers within a range, and says of all others that it is expected.
+struct Real<'e> {
+    allowed: RangeInclusive<f64>,
+    expected: &'e str,
+}
+
+impl Visitor<'_> for Real<'_> {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<f64, E> {
+        let out_of_range = || E::invalid_value(Unexpected::Float(number), &self);
+        self.allowed.contains(&number).then_some(number).ok_or_else(out_of_range)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
+        self.visit_f64(number as f64)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<f64, E> {
+        self.visit_f64(number as f64)
+    }
 }
 
 /// A limit that the command line takes too.
@@ -195,13 +221,27 @@ struct Ctas(#[serde(deserialize_with = "whole::<_, _, 64>")] u32);
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MOST: u64>(
     deserializer: D,
 ) -> Result<T, D::Error> {
-    let number = u64::deserialize(deserializer)?;
-    let out_of_range = || {
-        let expected = format!("a whole number from 1 to {MOST}");
-        D::Error::invalid_value(Unexpected::Unsigned(number), &expected.as_str())
-    };
-    let allowed = (1..=MOST).contains(&number).then_some(number);
-    allowed.and_then(|number| T::try_from(number).ok()).ok_or_else(out_of_range)
+    let number = deserializer.deserialize_u64(Whole { most: MOST })?;
+    T::try_from(number)
+        .map_err(|_| D::Error::invalid_value(Unexpected::Unsigned(number), &Whole { most: MOST }))
+}
+
+/// Takes whole numbers from 1 to `most`, as [`Real`] does.
+struct Whole {
+    most: u64,
+}
+
+impl Visitor<'_> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from 1 to {}", self.most)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        let out_of_range = || E::invalid_value(Unexpected::Unsigned(number), &self);
+        (1..=self.most).contains(&number).then_some(number).ok_or_else(out_of_range)
+    }
 }
 
 fn schedule<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Schedule, D::Error> {

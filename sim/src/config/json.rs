@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
+use serde::de::IgnoredAny;
+
 use super::error::ConfigError;
 use super::field::{Field, Literal, Source};
+use super::words::in_words;
 
 /// One object of a valid document.
 pub(super) struct Object<'a> {
@@ -25,7 +28,7 @@ impl<'a> Object<'a> {
         if source.text.trim().is_empty() {
             return Err(ConfigError::whole(source.label, "the file is empty"));
         }
-        serde_json::from_str::<serde_json::Value>(source.text).map_err(|error| syntax(source, &error))?;
+        serde_json::from_str::<serde_json::Value>(source.text).map_err(|error| json_error(source, &error))?;
         let start = skip_blank(source.text.as_bytes(), 0);
         let span = start..value_end(source.text.as_bytes(), start);
         if !source.text[start..].starts_with('{') {
@@ -114,12 +117,20 @@ impl<'a> Object<'a> {
     }
 }
 
-fn syntax(source: Source<'_>, error: &serde_json::Error) -> ConfigError {
+/// What serde_json found wrong with the text of `source`, at its place.
+pub fn json_error(source: Source<'_>, error: &serde_json::Error) -> ConfigError {
     let text = error.to_string();
     let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
     let line_start: usize =
         source.text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let start = (line_start + error.column().saturating_sub(1)).min(source.text.len());
+    if error.is_data() {
+        return source.error(start..start + 1, in_words(message));
+    }
+    // So it says of a number where one of several names is expected, too.
+    if message == "expected value" && serde_json::from_str::<IgnoredAny>(source.text).is_ok() {
+        return source.error(start..start + 1, "expected a name in quotes");
+    }
     let found = source.error(start..start + 1, format!("not valid JSON: {message}"));
     match source.text.get(start..).and_then(|rest| rest.chars().next()) {
         Some('/' | '#') => found.with_hint("JSON has no comments; take them out"),

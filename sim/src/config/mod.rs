@@ -10,8 +10,11 @@ mod json;
 pub mod model;
 mod nearest;
 mod section;
+mod words;
 
 pub use error::ConfigError;
 pub use field::{Field, Keyword, Literal, Source};
+pub use json::json_error;
 pub use nearest::nearest;
 pub use section::{Entry, Keys, Section, parse_toml};
+pub use words::in_words;

@@ -13,7 +13,7 @@ use super::step::{Travel, classify, clip, owner, part_sizes, shards};
 use crate::layout::Layout;
 use crate::mask::Pattern;
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, Bufs, MaskId, MessageId, Plan, Rank, Slots, Tensor};
+use crate::plan::{BlockId, Buf, Bufs, MaskId, MessageId, OpId, Plan, Rank, Slots, Tensor};
 use crate::problem::{Pass, Problem};
 
 use super::Route;
@@ -125,7 +125,7 @@ impl Fetch {
     }
 
     /// Pushes the messages that bring every rank its inputs for step t. All of a rank's wait for `after` of that rank.
-    fn exchange(&self, b: &mut PlanBuilder, t: u32, after: &[Option<crate::plan::OpId>]) {
+    fn exchange(&self, b: &mut PlanBuilder, t: u32, after: &[Option<OpId>]) {
         let mut sends: Vec<Vec<(MessageId, Bufs)>> = vec![Vec::new(); self.ranks as usize];
         let mut recvs: Vec<Vec<(MessageId, Buf)>> = vec![Vec::new(); self.ranks as usize];
         for r in 0..self.ranks {
@@ -152,6 +152,31 @@ impl Fetch {
         for r in 0..self.ranks {
             let i = r as usize;
             self.channel.exchange(b, (r, t), &sends[i], &recvs[i], after[i]);
+        }
+    }
+
+    /// Step by step: inputs travel, every rank does its task with `attend`, and `bring_home` takes what helpers have done.
+    fn each_step(
+        &self,
+        b: &mut PlanBuilder,
+        prefetch: u32,
+        attend: impl Fn(&mut PlanBuilder, Rank, u32, Work) -> OpId,
+        mut bring_home: impl FnMut(&mut PlanBuilder, u32, &[Option<Work>]),
+    ) {
+        let mut done: Vec<Option<OpId>> = vec![None; self.ranks as usize];
+        let free = done.clone();
+        for t in 0..=self.steps {
+            if t < self.steps && prefetch > 0 {
+                self.exchange(b, t + 1, &free);
+            }
+            let work: Vec<Option<Work>> = (0..self.ranks).map(|r| self.work(b, r, t)).collect();
+            for (r, work) in work.iter().enumerate() {
+                done[r] = work.map(|w| attend(b, r as Rank, t, w)).or(done[r]);
+            }
+            bring_home(b, t, &work);
+            if t < self.steps && prefetch == 0 {
+                self.exchange(b, t + 1, &done);
+            }
         }
     }
 

@@ -109,24 +109,9 @@ impl Layer {
         self.gather(b, Tensor::OutputGrad, &d_o);
         let parts = ranks.zip(&saved).map(|(r, saved)| {
             let (q_block, kv_block) = self.blocks[r as usize];
-            let delta = b.scratch(r, Tensor::Delta, q_block);
-            b.compute(r, step, OpKind::Preprocess { q: saved.outputs(), delta, block: q_block });
             let (dq, dkv) =
                 (b.scratch(r, Tensor::QueryGrad, q_block), b.scratch(r, Tensor::KeyValueGrad, kv_block));
-            let attend = OpKind::AttendBackward {
-                q: saved.queries(),
-                delta,
-                kv: saved.kv.into(),
-                dq,
-                dkv: dkv.into(),
-                q_block,
-                kv_block,
-                dkv_block: kv_block,
-                mask: classify(b, q_block, kv_block).unwrap_or(MaskId::PROBLEM),
-                init_dq: true,
-                init_dkv: true,
-            };
-            b.compute(r, step, attend);
+            saved.attend(b, (r, step), (q_block, kv_block), (dq, dkv));
             let (parts, hidden) = (self.parts(b, r, Tensor::HiddenGrad), self.hidden);
             b.compute(r, step, OpKind::Project(Projection::Gradients { dq, dkv, parts, hidden }));
             parts

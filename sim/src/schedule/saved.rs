@@ -1,7 +1,8 @@
 //! What a rank that divides heads has for its backward.
 
+use super::step::classify;
 use crate::plan::builder::PlanBuilder;
-use crate::plan::{BlockId, Buf, Bufs, Rank, Tensor};
+use crate::plan::{BlockId, Buf, Bufs, MaskId, OpKind, Rank, Tensor};
 
 /// q, o and lse, k and v of a rank's heads, as its forward left them, and do, which is still to be exchanged. q, o and do
 /// lie in neighbouring buffers.
@@ -25,6 +26,32 @@ impl Saved {
         let kv = b.saved(r, Tensor::KeyValue, kv_block);
         let (q, out) = (b.saved(r, Tensor::Query, q_block), b.saved(r, Tensor::Output, q_block));
         Self { q, out, d_o: d_o(b), kv }
+    }
+
+    /// The only backward call of rank r, in `step`, with the row sums that it needs; it starts dq and dkv.
+    pub fn attend(
+        &self,
+        b: &mut PlanBuilder,
+        (r, step): (Rank, u32),
+        (q_block, kv_block): (BlockId, BlockId),
+        (dq, dkv): (Buf, Buf),
+    ) {
+        let delta = b.scratch(r, Tensor::Delta, q_block);
+        b.compute(r, step, OpKind::Preprocess { q: self.outputs(), delta, block: q_block });
+        let kind = OpKind::AttendBackward {
+            q: self.queries(),
+            delta,
+            kv: self.kv.into(),
+            dq,
+            dkv: dkv.into(),
+            q_block,
+            kv_block,
+            dkv_block: kv_block,
+            mask: classify(b, q_block, kv_block).unwrap_or(MaskId::PROBLEM),
+            init_dq: true,
+            init_dkv: true,
+        };
+        b.compute(r, step, kind);
     }
 
     /// q, lse and do.

@@ -52,23 +52,7 @@ fn backward(b: &mut PlanBuilder, groups: &HeadGroups) {
     let dkv: Vec<Buf> = ranks.clone().map(|r| groups.result(b, r, Tensor::KeyValueGrad)).collect();
     for r in ranks {
         let (i, me) = (r as usize, groups.of(r));
-        let (q_block, kv_block, saved) = (me.q_block, me.kv_block, &saved[i]);
-        let delta = b.scratch(r, Tensor::Delta, q_block);
-        b.compute(r, 1, OpKind::Preprocess { q: saved.outputs(), delta, block: q_block });
-        let attend = OpKind::AttendBackward {
-            q: saved.queries(),
-            delta,
-            kv: saved.kv.into(),
-            dq: dq[i],
-            dkv: dkv[i].into(),
-            q_block,
-            kv_block,
-            dkv_block: kv_block,
-            mask: classify(b, q_block, kv_block).unwrap_or(MaskId::PROBLEM),
-            init_dq: true,
-            init_dkv: true,
-        };
-        b.compute(r, 1, attend);
+        saved[i].attend(b, (r, 1), (me.q_block, me.kv_block), (dq[i], dkv[i]));
     }
     groups.scatter(b, 2, Tensor::QueryGrad, &dq);
     groups.scatter(b, 2, Tensor::KeyValueGrad, &dkv);

@@ -36,6 +36,64 @@ fn transfer(b: &mut PlanBuilder, tensor: Tensor, block: u32, from: (Rank, Buf), 
     b.push(to.0, Lane::comm(1), 1, 0, OpKind::Recv { message, buffer: to.1 });
 }
 
+/// A backward call over the whole mask: queries and keys with their blocks, where gradients go, and whether it starts dq and dkv.
+#[derive(Clone, Copy)]
+struct BackwardCall {
+    q: (Buf, u32),
+    kv: (Bufs, u32),
+    dq: Buf,
+    dkv: Bufs,
+    inits: (bool, bool),
+}
+
+/// Pushes a backward call with the row sums that it needs.
+fn attend_backward(b: &mut PlanBuilder, r: Rank, step: u32, call: BackwardCall) {
+    let BackwardCall { q: (q, q_block), kv: (kv, kv_block), dq, dkv, inits: (init_dq, init_dkv) } = call;
+    let delta = b.scratch(r, Tensor::Delta, q_block);
+    b.compute(r, step, OpKind::Preprocess { q: q.into(), delta, block: q_block });
+    let (dkv_block, mask) = (kv_block, MaskId::PROBLEM);
+    let kind = OpKind::AttendBackward {
+        q: q.into(),
+        delta,
+        kv,
+        dq,
+        dkv,
+        q_block,
+        kv_block,
+        dkv_block,
+        mask,
+        init_dq,
+        init_dkv,
+    };
+    b.compute(r, step, kind);
+}
+
+/// Pushes a forward call over the whole mask, from its start to its end.
+fn attend(b: &mut PlanBuilder, r: Rank, (q, q_block): (Buf, u32), (kv, kv_block): (Bufs, u32), out: Buf) {
+    let state = b.scratch(r, Tensor::State, q_block);
+    let mask = MaskId::PROBLEM;
+    b.compute(r, 2, OpKind::Attend { q: q.into(), kv, state, q_block, kv_block, mask, init: true });
+    b.compute(r, 2, OpKind::Finish { state, out });
+}
+
+/// All pairs of two ranks.
+fn both_ways(ranks: u32) -> impl Iterator<Item = (Rank, Rank)> {
+    (0..ranks).flat_map(move |r| (0..ranks).map(move |s| (r, s))).filter(|(r, s)| r != s)
+}
+
+/// Buffers of `r` for every rank's share, the blocks `shares`, of a tensor: its own, made by `own`, among scratch.
+fn gathered(
+    b: &mut PlanBuilder,
+    (r, tensor): (Rank, Tensor),
+    shares: &[u32],
+    own: fn(&mut PlanBuilder, Rank, Tensor, u32) -> Buf,
+) -> Bufs {
+    let buf =
+        |(s, &block)| if s == r as usize { own(b, r, tensor, block) } else { b.scratch(r, tensor, block) };
+    let bufs: Vec<Buf> = shares.iter().enumerate().map(buf).collect();
+    Bufs { first: bufs[0], count: bufs.len() as u16 }
+}
+
 /// Every rank gets all keys, computes once, and in the backward returns everybody's share of their gradients.
 fn all_gather(pass: Pass, ranks: u32) -> Plan {
     let mut b = builder(pass, ranks, Documents::padded_at_end(&[7, 10], ranks.into()));
@@ -43,66 +101,33 @@ fn all_gather(pass: Pass, ranks: u32) -> Plan {
     let kv_block = b.block(&all, true);
     let (q, kv): (Vec<u32>, Vec<u32>) =
         all.iter().map(|&s| (b.block(&[s], false), b.block(&[s], true))).unzip();
-    let is_backward = pass == Pass::Backward;
-    let gathered =
-        |b: &mut PlanBuilder, r: Rank, tensor, own: fn(&mut PlanBuilder, Rank, Tensor, u32) -> Buf| {
-            let bufs = (0..ranks).map(|s| {
-                if s == r { own(b, r, tensor, kv[s as usize]) } else { b.scratch(r, tensor, kv[s as usize]) }
-            });
-            let bufs: Vec<Buf> = bufs.collect();
-            Bufs { first: bufs[0], count: bufs.len() as u16 }
-        };
     let keys: Vec<Bufs> =
-        (0..ranks).map(|r| gathered(&mut b, r, Tensor::KeyValue, PlanBuilder::input)).collect();
-    for (r, s) in (0..ranks).flat_map(|r| (0..ranks).map(move |s| (r, s))).filter(|(r, s)| r != s) {
-        let buffer = |rank: Rank| (rank, Buf(keys[rank as usize].first.0 + s as u16));
-        transfer(&mut b, Tensor::KeyValue, kv[s as usize], buffer(s), buffer(r));
+        (0..ranks).map(|r| gathered(&mut b, (r, Tensor::KeyValue), &kv, PlanBuilder::input)).collect();
+    let share = |bufs: Bufs, s: Rank| Buf(bufs.first.0 + s as u16);
+    for (r, s) in both_ways(ranks) {
+        let [from, to] = [s, r].map(|rank| (rank, share(keys[rank as usize], s)));
+        transfer(&mut b, Tensor::KeyValue, kv[s as usize], from, to);
     }
-    let mut shares = Vec::new();
-    for r in 0..ranks {
-        let (q_block, mask, bufs) = (q[r as usize], MaskId::PROBLEM, keys[r as usize]);
-        if is_backward {
-            let side = b.input(r, Tensor::QuerySide, q_block);
-            let delta = b.scratch(r, Tensor::Delta, q_block);
-            let dq = b.output(r, Tensor::QueryGrad, q_block);
-            let dkv = gathered(&mut b, r, Tensor::KeyValueGrad, PlanBuilder::output);
-            b.compute(r, 2, OpKind::Preprocess { q: side.into(), delta, block: q_block });
-            let (dkv_block, kv) = (kv_block, bufs);
-            let (init_dq, init_dkv) = (true, true);
-            let kind = OpKind::AttendBackward {
-                q: side.into(),
-                delta,
-                kv,
-                dq,
-                dkv,
-                q_block,
-                kv_block,
-                dkv_block,
-                mask,
-                init_dq,
-                init_dkv,
-            };
-            b.compute(r, 2, kind);
-            shares.push(dkv);
-        } else {
-            let (side, state) = (b.input(r, Tensor::Query, q_block), b.scratch(r, Tensor::State, q_block));
+    let mut gradients = Vec::new();
+    for (r, (&q_block, &bufs)) in (0..).zip(q.iter().zip(&keys)) {
+        let kv_of_all = (bufs, kv_block);
+        if pass == Pass::Forward {
+            let q = (b.input(r, Tensor::Query, q_block), q_block);
             let out = b.output(r, Tensor::Output, q_block);
-            let kv = bufs;
-            b.compute(
-                r,
-                2,
-                OpKind::Attend { q: side.into(), kv, state, q_block, kv_block, mask, init: true },
-            );
-            b.compute(r, 2, OpKind::Finish { state, out });
+            attend(&mut b, r, q, kv_of_all, out);
+        } else {
+            let q = (b.input(r, Tensor::QuerySide, q_block), q_block);
+            let dq = b.output(r, Tensor::QueryGrad, q_block);
+            let dkv = gathered(&mut b, (r, Tensor::KeyValueGrad), &kv, PlanBuilder::output);
+            attend_backward(&mut b, r, 2, BackwardCall { q, kv: kv_of_all, dq, dkv, inits: (true, true) });
+            gradients.push(dkv);
         }
     }
-    for (r, s) in
-        (0..ranks).flat_map(|r| (0..ranks).map(move |s| (r, s))).filter(|(r, s)| is_backward && r != s)
-    {
-        let part = |rank: Rank| Buf(shares[rank as usize].first.0 + s as u16);
+    for (r, s) in both_ways(gradients.len() as u32) {
         let from = b.scratch(s, Tensor::KeyValueGrad, kv[s as usize]);
-        transfer(&mut b, Tensor::KeyValueGrad, kv[s as usize], (r, part(r)), (s, from));
-        b.compute(s, 3, OpKind::Accumulate { from, into: part(s) });
+        let [sent, into] = [r, s].map(|rank| share(gradients[rank as usize], s));
+        transfer(&mut b, Tensor::KeyValueGrad, kv[s as usize], (r, sent), (s, from));
+        b.compute(s, 3, OpKind::Accumulate { from, into });
     }
     b.finish()
 }
@@ -126,62 +151,45 @@ fn all_keys_at_once_but_one_share_of_their_gradients_is_lost() {
  if pair.key_at.0 == 0)));
 }
 
+/// Query and key/value heads of one of two ranks with half of them each.
+fn half_of_heads(r: Rank) -> (Heads, Heads) {
+    (Heads { first: 2 * r, count: 2 }, Heads { first: r, count: 1 })
+}
+
+/// Queries of both ranks, and on each its keys and a place for the other's, all heads of them.
+fn inputs_of_two(b: &mut PlanBuilder, shards: [Slots; 2]) -> ([Buf; 2], [Bufs; 2]) {
+    let [q, kv] = [false, true].map(|is_kv| shards.map(|s| b.block(&[s], is_kv)));
+    let mut of_rank = |r: Rank| {
+        let q = b.input(r, Tensor::Query, q[r as usize]);
+        (q, gathered(b, (r, Tensor::KeyValue), &[kv[r as usize]; 2], PlanBuilder::input))
+    };
+    let ((q_0, kv_0), (q_1, kv_1)) = (of_rank(0), of_rank(1));
+    ([q_0, q_1], [kv_0, kv_1])
+}
+
 /// Two ranks with half the heads each: queries, keys and results travel, every rank computes all tokens.
 fn ulysses(lost_heads: bool) -> Plan {
     let mut b = builder(Pass::Forward, 2, Documents::single(10));
-    let heads = |r: Rank| (Heads { first: 2 * r, count: 2 }, Heads { first: r, count: 1 });
     let shards = [b.shard(0), b.shard(1)];
-    let whole = shards.map(|s| (b.block(&[s], false), b.block(&[s], true)));
-    let mut q_own = Vec::new();
-    let mut kv = Vec::new();
-    for r in 0..2 {
-        let (q_block, kv_block) = whole[r as usize];
-        q_own.push(b.input(r, Tensor::Query, q_block));
-        let mut bufs = [Buf(0); 2];
-        for s in 0..2 {
-            let own = s == r;
-            bufs[s as usize] = if own {
-                b.input(r, Tensor::KeyValue, kv_block)
-            } else {
-                b.scratch(r, Tensor::KeyValue, kv_block)
-            };
-        }
-        kv.push(bufs);
-    }
-    for r in 0..2 {
-        let s = 1 - r;
-        let (_, kv_heads) = heads(r);
+    let (q_own, kv) = inputs_of_two(&mut b, shards);
+    for (r, s) in both_ways(2) {
+        let (q_heads, kv_heads) = half_of_heads(r);
         let sent = b.block_of_heads(&[shards[s as usize]], kv_heads);
-        let (from, to) = ((s, kv[s as usize][s as usize]), (r, kv[r as usize][s as usize]));
+        let [from, to] = [s, r].map(|rank| (rank, Buf(kv[rank as usize].first.0 + s as u16)));
         transfer(&mut b, Tensor::KeyValue, sent, from, to);
-        let (q_heads, _) = heads(if lost_heads { 0 } else { r });
-        let q_block = b.block_of_heads(&[shards[s as usize]], q_heads);
+        let sent_heads = if lost_heads { half_of_heads(0).0 } else { q_heads };
+        let q_block = b.block_of_heads(&[shards[s as usize]], sent_heads);
         let q_there = b.scratch(r, Tensor::Query, q_block);
         transfer(&mut b, Tensor::Query, q_block, (s, q_own[s as usize]), (r, q_there));
-        let kv_block = b.block_of_heads(&shards, kv_heads);
+        let keys = (kv[r as usize], b.block_of_heads(&shards, kv_heads));
         for (owner, q) in [(r, q_own[r as usize]), (s, q_there)] {
-            let q_block = b.block_of_heads(&[shards[owner as usize]], heads(r).0);
-            let state = b.scratch(r, Tensor::State, q_block);
-            let kv = Bufs { first: kv[r as usize][0], count: 2 };
-            b.compute(
-                r,
-                2,
-                OpKind::Attend {
-                    q: q.into(),
-                    kv,
-                    state,
-                    q_block,
-                    kv_block,
-                    mask: MaskId::PROBLEM,
-                    init: true,
-                },
-            );
+            let q_block = b.block_of_heads(&[shards[owner as usize]], q_heads);
             let home = b.output(owner, Tensor::Output, q_block);
             if owner == r {
-                b.compute(r, 2, OpKind::Finish { state, out: home });
+                attend(&mut b, r, (q, q_block), keys, home);
             } else {
                 let out = b.scratch(r, Tensor::Output, q_block);
-                b.compute(r, 2, OpKind::Finish { state, out });
+                attend(&mut b, r, (q, q_block), keys, out);
                 transfer(&mut b, Tensor::Output, q_block, (r, out), (owner, home));
             }
         }
@@ -223,39 +231,17 @@ fn returned_in_pieces(again: bool) -> Plan {
     let keys = [0, 1].map(|r: Rank| b.input(r, Tensor::KeyValue, kv[r as usize]));
     let dq = [0, 1].map(|r: Rank| b.output(r, Tensor::QueryGrad, q[r as usize]));
     let dkv = [0, 1].map(|r: Rank| b.output(r, Tensor::KeyValueGrad, kv[r as usize]));
-    let mask = MaskId::PROBLEM;
-    let attend = |b: &mut PlanBuilder,
-                  r: usize,
-                  (q, q_block): (Buf, u32),
-                  dq: Buf,
-                  kv_block: u32,
-                  inits: (bool, bool)| {
-        let delta = b.scratch(r as Rank, Tensor::Delta, q_block);
-        b.compute(r as Rank, 1, OpKind::Preprocess { q: q.into(), delta, block: q_block });
-        let (kv, dkv, dkv_block, (init_dq, init_dkv)) = (keys[r].into(), dkv[r].into(), kv_block, inits);
-        let kind = OpKind::AttendBackward {
-            q: q.into(),
-            delta,
-            kv,
-            dq,
-            dkv,
-            q_block,
-            kv_block,
-            dkv_block,
-            mask,
-            init_dq,
-            init_dkv,
-        };
-        b.compute(r as Rank, 1, kind);
-    };
     for r in 0..2 {
-        attend(&mut b, r, (side[r], q[r]), dq[r], kv[r], (true, true));
+        let (q, kv) = ((side[r], q[r]), (keys[r].into(), kv[r]));
+        let call = BackwardCall { q, kv, dq: dq[r], dkv: dkv[r].into(), inits: (true, true) };
+        attend_backward(&mut b, r as Rank, 1, call);
     }
     let (helped, partial) = (b.scratch(0, Tensor::QuerySide, q[1]), b.scratch(0, Tensor::QueryGrad, q[1]));
     transfer(&mut b, Tensor::QuerySide, q[1], (1, side[1]), (0, helped));
     for half in 0..2 {
-        let kv_half = b.part(kv[0], half, 2);
-        attend(&mut b, 0, (helped, q[1]), partial, kv_half, (half == 0, false));
+        let (q, kv) = ((helped, q[1]), (keys[0].into(), b.part(kv[0], half, 2)));
+        let call = BackwardCall { q, kv, dq: partial, dkv: dkv[0].into(), inits: (half == 0, false) };
+        attend_backward(&mut b, 0, 1, call);
     }
     for (i, first) in (0..2).flat_map(|i| [0, 2].map(|first| (i, first))) {
         let slots = [Slots { rank: 1, from: 2 * i, to: 2 * i + 2 }];

@@ -1,8 +1,8 @@
 //! Models and clusters in code.
 
 use ringlab_sim::config::cluster::{
-    Cluster, Device, Dtype, Fabric, FabricTopology, Grid, Host, KernelRow, Network, NetworkTopology, Pass,
-    Peak, Priority, Reached, Transport,
+    Cluster, Device, Dtype, Fabric, FabricTopology, Grid, Host, Items, KernelRow, Network, NetworkTopology,
+    Pass, Peak, Priority, Reached, Transport,
 };
 use ringlab_sim::config::model::Model;
 use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
@@ -31,10 +31,8 @@ fn transport(gb_per_s: f64, us: u64, sms: u32) -> Transport {
     }
 }
 
-/// Nodes of eight GPUs, 200 GB/s inside, eight NICs of 10 GB/s; no latency.
-pub fn cluster(nodes: u32) -> Cluster {
-    let zero = SimTime::ZERO;
-    let kernels = [Pass::Forward, Pass::Backward].map(|pass| KernelRow {
+fn kernel(pass: Pass) -> KernelRow {
+    KernelRow {
         name: "test".into(),
         head_dim: 128,
         dtype: Dtype::Bf16,
@@ -43,39 +41,48 @@ pub fn cluster(nodes: u32) -> Cluster {
         tile_kv: 128,
         rate: FlopsPerSec(200e12),
         partial_tile_cost: 1.0,
-        prologue: zero,
-        epilogue: zero,
+        prologue: SimTime::ZERO,
+        epilogue: SimTime::ZERO,
         call: SimTime::ZERO,
         carry: SimTime::ZERO,
-        items: ringlab_sim::config::cluster::Items::QueryTiles,
+        items: Items::QueryTiles,
         grid: Grid::PerItem,
         source: "test".into(),
         boost: None,
         linked: None,
         used_for: None,
         sections: None,
-    });
+    }
+}
+
+fn device() -> Device {
+    Device {
+        name: "test".into(),
+        memory: Bytes(80_000_000_000),
+        hbm_bandwidth: BytesPerSec(2e12),
+        sms: 100,
+        copy_engines: 4,
+        source: "test".into(),
+        peak: Peak { bf16: FlopsPerSec(300e12), fp16: None, fp8: None, tf32: None, fp32: None },
+        reached: Reached {
+            matmul: FlopsPerSec(250e12),
+            hbm: BytesPerSec(1.5e12),
+            call: SimTime::ZERO,
+            source: "test".into(),
+        },
+        power: None,
+    }
+}
+
+/// Nodes of eight GPUs, 200 GB/s inside, eight NICs of 10 GB/s; no latency.
+pub fn cluster(nodes: u32) -> Cluster {
+    let zero = SimTime::ZERO;
     Cluster {
         name: "test".into(),
         source: "test".into(),
         nodes,
         gpus_per_node: 8,
-        device: Device {
-            name: "test".into(),
-            memory: Bytes(80_000_000_000),
-            hbm_bandwidth: BytesPerSec(2e12),
-            sms: 100,
-            copy_engines: 4,
-            source: "test".into(),
-            peak: Peak { bf16: FlopsPerSec(300e12), fp16: None, fp8: None, tf32: None, fp32: None },
-            reached: Reached {
-                matmul: FlopsPerSec(250e12),
-                hbm: BytesPerSec(1.5e12),
-                call: SimTime::ZERO,
-                source: "test".into(),
-            },
-            power: None,
-        },
+        device: device(),
         host: Host { kernel_launch: zero, copy_launch: zero, nccl_launch: zero, source: "test".into() },
         fabric: Fabric {
             source: "test".into(),
@@ -93,7 +100,7 @@ pub fn cluster(nodes: u32) -> Cluster {
             staging_bandwidth: None,
             source: "test".into(),
         }),
-        kernels: kernels.to_vec(),
+        kernels: [Pass::Forward, Pass::Backward].map(kernel).to_vec(),
         calibration: None,
     }
 }

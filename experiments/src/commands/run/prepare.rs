@@ -11,10 +11,8 @@ use ringlab_runtime::environment::Variables;
 use ringlab_sim::config::cluster::UnknownLimit;
 use ringlab_sim::problem::Dtype;
 
-use super::scrape::Target;
 use crate::args::{Backend, RunArgs, TransportArg};
 use crate::figures::Picture;
-use crate::output;
 use crate::setup::Setup;
 
 /// Variables that CUDA and NCCL read once, when they start, and what this program needs of them where nobody has set
@@ -52,11 +50,6 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Option<UnknownLimit>)> {
 /// Refuses arguments that contradict each other, before anything is computed.
 pub fn check(args: &RunArgs) -> Result<()> {
     args.plot.as_deref().map(Picture::of).transpose()?;
-    let metrics = match Target::of(&args.metrics)? {
-        Some(Target::File(path)) => Some(path),
-        Some(Target::Address(_)) | None => None,
-    };
-    output::check_targets([&args.out.output, &args.trace, &args.plot, &args.timeline_csv, &metrics])?;
     if let Some(bound) = args.max_error.filter(|bound| !bound.is_finite() || *bound < 0.0) {
         bail!("--max-error must be a finite number that is not negative, not {bound}");
     }

@@ -6,13 +6,14 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use ringlab_runtime::machine::Launching;
 use ringlab_runtime::validate::{self, Filter, Origin, Point, Recorded, RecordedPoint};
-use ringlab_sim::config::ConfigError;
 use ringlab_sim::config::cluster::{Cluster, NcclSettings};
+use ringlab_sim::config::{ConfigError, Source, json_error};
 use ringlab_sim::engine::Load;
 use ringlab_sim::plan::Transport;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::table::several;
 use super::{Validation, bar, choices, filter};
 use crate::args::ValidateArgs;
 use crate::output::FORMAT_VERSION;
@@ -83,8 +84,8 @@ fn notes(recorded: &Recorded, cluster: &Cluster, label: &str) -> Vec<String> {
     }
     if !recorded.not_reached.is_empty() {
         notes.push(format!(
-            "{label} lacks {} points that were not reached when it was made",
-            recorded.not_reached.len()
+            "{label} lacks {} that were not reached when it was made",
+            several(recorded.not_reached.len(), "point")
         ));
     }
     notes
@@ -147,18 +148,13 @@ fn parse(label: &str, text: &str) -> Result<Recorded, ConfigError> {
 /// Text as a `T`, an error at its place.
 fn json<T: DeserializeOwned>(label: &str, text: &str) -> Result<T, ConfigError> {
     serde_json::from_str(text).map_err(|error| {
-        let message = error.to_string();
-        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
-        let before =
-            text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum::<usize>();
-        let message = if error.is_data() { message.to_owned() } else { format!("not valid JSON: {message}") };
-        let at = (before + error.column().saturating_sub(1)).min(text.len());
-        let hint = match message.as_str() {
+        let error = json_error(Source { label, text }, &error);
+        let hint = match error.message() {
             "missing field `load`" => {
                 "it is older than points that say how the devices were loaded, so it cannot be predicted anew"
             }
             _ => "expected a report that `ringlab validate --format json` wrote",
         };
-        ConfigError::at(label, text, at..at + 1, message).with_hint(hint)
+        error.with_hint(hint)
     })
 }

@@ -25,7 +25,7 @@ pub fn table(json: &Json<'_>) -> String {
         let broke =
             report.broke.as_ref().map_or(String::new(), |error| format!("; the runs broke at {error}"));
         let not_done = if json.measured_in.is_some() { "NOT PREDICTED" } else { "NOT RUN" };
-        text += &format!("  {not_done}, {} points{broke}:\n", report.not_reached.len());
+        text += &format!("  {not_done}, {}{broke}:\n", several(report.not_reached.len(), "point"));
         report.not_reached.iter().for_each(|point| text += &format!("    {point}\n"));
     }
     if report.points.is_empty() {
@@ -34,6 +34,11 @@ pub fn table(json: &Json<'_>) -> String {
     text += &loads(report);
     text + &classes(&report.classes)
         + "  steps: median error of single attention calls; p/m: predicted / measured\n"
+}
+
+/// `1 point`, `2 points`.
+pub fn several(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What is held against what; and, of measurements that were made earlier, where they and the links of virtual ranks are from.
@@ -81,8 +86,8 @@ fn points(report: &Report) -> String {
 fn figures(report: &Report) -> String {
     let percent = |x: f64| format!("{:.1}%", 100.0 * x);
     let mut text = format!(
-        "  {} points: MAPE {}, worst {}, bias {:+.1}%\n",
-        report.points.len(),
+        "  {}: MAPE {}, worst {}, bias {:+.1}%\n",
+        several(report.points.len(), "point"),
         percent(report.mape),
         percent(report.max_error),
         100.0 * report.bias
@@ -123,4 +128,14 @@ fn classes(classes: &[Class]) -> String {
         ]
     });
     format!("\n{}\n", grid(["by", "value", "points", "MAPE", "bias", "worst"], 2, cells))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::several;
+
+    #[test]
+    fn one_is_not_several() {
+        assert_eq!([0, 1, 2].map(|n| several(n, "point")), ["0 points", "1 point", "2 points"]);
+    }
 }

@@ -88,18 +88,31 @@ impl Site<'_> {
         let group = self.common.plan.shape.group();
         let slices =
             slices(q_region.heads, kv_heads, group, self.batch(), &widths).ok_or(not_held(kv.first))?;
-        let mut started = Vec::new();
-        for buf in dkv.iter().filter(|_| init_dkv) {
-            if self.starts(buf, &keys, &slices)? {
+        commands.extend(self.launches(&queries, &keys, &slices, init_dkv.then_some(dkv))?);
+        Ok(commands)
+    }
+
+    /// Launches over all runs of keys and all slices, those of the buffers `begun` the first to write dk and dv: what they do
+    /// not write whole is zeroed before.
+    fn launches(
+        &self,
+        queries: &Queries<'_>,
+        keys: &[(KeyRun, Gradients)],
+        slices: &[Slice],
+        begun: Option<Bufs>,
+    ) -> Result<Vec<Command>, Fail> {
+        let (mut commands, mut started) = (Vec::new(), Vec::new());
+        for buf in begun.into_iter().flat_map(Bufs::iter) {
+            if self.starts(buf, keys, slices)? {
                 started.push(buf);
             } else {
                 commands.extend(self.zero(buf)?);
             }
         }
-        for (run, gradients) in &keys {
-            for &slice in &slices {
-                let start = started.contains(&gradients.buf);
-                commands.push(self.backward(&queries, (run, gradients), slice, start)?);
+        for (run, gradients) in keys {
+            let start = started.contains(&gradients.buf);
+            for &slice in slices {
+                commands.push(self.backward(queries, (run, gradients), slice, start)?);
             }
         }
         Ok(commands)

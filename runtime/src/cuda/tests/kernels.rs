@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::slice;
 
 use half::{bf16, f16};
 use ringlab_kernels::abi::Strides;
 use ringlab_kernels::gpu::GpuError;
 use ringlab_kernels::spec::{
-    BackwardSpec, Carry, Dims, Dtype, Finished, ForwardSpec, ReadyFlag, State, Tensor,
+    BackwardSpec, Carry, Dims, Dtype, Finished, KeySegment, ReadyFlag, State, Tensor,
 };
+use ringlab_kernels::tiles::Intervals;
 
 use super::world::{Memory, home};
 use crate::cuda::command::{Address, Kernel, Number, Strip};
@@ -57,32 +59,22 @@ enum Work {
 /// A launch.
 pub struct Job(Work);
 
-fn keys(segment: &ringlab_kernels::spec::KeySegment<'_>) -> Keys {
+fn keys(segment: &KeySegment<'_>) -> Keys {
     let positions = segment.positions.to_vec();
     Keys { k: segment.k, v: segment.v, strides: segment.strides, positions, ready: segment.ready }
 }
 
-fn forward(spec: &ForwardSpec<'_>) -> Attention {
-    Attention {
-        dims: spec.dims,
-        scale: spec.scale,
-        q: spec.q,
-        lo: spec.mask.lo.to_vec(),
-        hi: spec.mask.hi.to_vec(),
-        keys: spec.segments.iter().map(keys).collect(),
-        early: BTreeMap::new(),
-    }
-}
-
-fn backward(spec: &BackwardSpec<'_>) -> Attention {
-    Attention {
-        dims: spec.dims,
-        scale: spec.scale,
-        q: spec.q,
-        lo: spec.mask.lo.to_vec(),
-        hi: spec.mask.hi.to_vec(),
-        keys: vec![keys(&spec.segment)],
-        early: BTreeMap::new(),
+impl Attention {
+    fn of(dims: Dims, scale: f32, q: Tensor, mask: Intervals<'_>, segments: &[KeySegment<'_>]) -> Self {
+        Self {
+            dims,
+            scale,
+            q,
+            lo: mask.lo.to_vec(),
+            hi: mask.hi.to_vec(),
+            keys: segments.iter().map(keys).collect(),
+            early: BTreeMap::new(),
+        }
     }
 }
 
@@ -91,12 +83,15 @@ impl Job {
         Ok(Self(match *kernel {
             Kernel::Forward(ref spec) => {
                 spec.validate()?;
-                Work::Forward(forward(spec), spec.carry, spec.output)
+                let attention = Attention::of(spec.dims, spec.scale, spec.q, spec.mask, &spec.segments);
+                Work::Forward(attention, spec.carry, spec.output)
             }
             Kernel::Backward(ref spec) => {
                 spec.validate()?;
                 let BackwardSpec { d_o, lse, delta, dq, dk, dv, start_dkv, .. } = *spec;
-                Work::Backward(backward(spec), Gradients { d_o, lse, delta, dq, dk, dv, start_dkv })
+                let segments = slice::from_ref(&spec.segment);
+                let attention = Attention::of(spec.dims, spec.scale, spec.q, spec.mask, segments);
+                Work::Backward(attention, Gradients { d_o, lse, delta, dq, dk, dv, start_dkv })
             }
             Kernel::Preprocess { dims, tokens, o, d_o, delta } => {
                 Work::Preprocess { dims, tokens, o, d_o, delta }

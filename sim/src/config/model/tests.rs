@@ -130,96 +130,66 @@ fn config_json_may_leave_out_what_attention_does_not_need() {
     assert_eq!(without("\"vocab_size\": 128256", "\"other\": 1").vocab, 0);
 }
 
+/// What stands in [`LLAMA`], what takes its place, and what is said of it at which line and column.
+const REFUSED: &[(&str, &str, (usize, usize), &str)] = &[
+    ("\"hidden_size\": 4096,\n", "", (1, 1), "missing `hidden_size`"),
+    (
+        "\"hidden_size\": 4096",
+        "\"hidden_size\": 4100",
+        (6, 18),
+        "`hidden_size` is 4100, not a multiple of `num_attention_heads`, 32",
+    ),
+    (
+        "_value_heads\": 8",
+        "_value_heads\": 5",
+        (12, 26),
+        "`num_key_value_heads` is 5, which does not divide `num_attention_heads`, 32",
+    ),
+    ("\"pretraining_tp\": 1", "\"n_head\": 16", (13, 13), "`n_head` is 16, but `num_attention_heads` is 32"),
+    (
+        "\"pretraining_tp\": 1",
+        "\"kv_lora_rank\": 512",
+        (13, 19),
+        "`kv_lora_rank` belongs to attention without plain key and value heads",
+    ),
+    (
+        "\"pretraining_tp\": 1",
+        "\"is_encoder_decoder\": true",
+        (13, 25),
+        "an encoder-decoder model has no single causal attention",
+    ),
+    ("\"pretraining_tp\"", "\"hidden_size\"", (13, 3), "`hidden_size` is given twice"),
+    (
+        "embeddings\": false",
+        "embeddings\": \"no\"",
+        (15, 26),
+        "`tie_word_embeddings` is the text \"no\", expected true or false",
+    ),
+    ("32,\n  \"num_key", "32\n  \"num_key", (12, 3), "not valid JSON: expected `,` or `}`"),
+];
+
 #[test]
 fn config_json_errors_name_field_and_place() {
-    let range = "a whole number from 1 to";
-    let cases = [
-        ("\"hidden_size\": 4096,\n", "", (1, 1), "missing `hidden_size`".to_owned()),
-        (
-            "_layers\": 32",
-            "_layers\": 0",
-            (11, 24),
-            format!("`num_hidden_layers` is 0, expected {range} 1024"),
-        ),
-        (
-            "_layers\": 32",
-            "_layers\": -1",
-            (11, 24),
-            format!("`num_hidden_layers` is -1, expected {range} 1024"),
-        ),
-        (
-            "_layers\": 32",
-            "_layers\": 32.0",
-            (11, 24),
-            format!("`num_hidden_layers` is 32.0, expected {range} 1024"),
-        ),
-        (
-            "_layers\": 32",
-            "_layers\": 9223372036854775808",
-            (11, 24),
-            format!("`num_hidden_layers` is 9223372036854775808, expected {range} 1024"),
-        ),
-        (
-            "_layers\": 32",
-            "_layers\": 18446744073709551616",
-            (11, 24),
-            format!("`num_hidden_layers` is 18446744073709551616, expected {range} 1024"),
-        ),
-        (
-            "_layers\": 32",
-            "_layers\": \"32\"",
-            (11, 24),
-            format!("`num_hidden_layers` is the text \"32\", expected {range} 1024"),
-        ),
-        (
-            "_layers\": 32",
-            "_layers\": [32]",
-            (11, 24),
-            format!("`num_hidden_layers` is a list, expected {range} 1024"),
-        ),
-        (
-            "\"hidden_size\": 4096",
-            "\"hidden_size\": 4100",
-            (6, 18),
-            "`hidden_size` is 4100, not a multiple of `num_attention_heads`, 32".to_owned(),
-        ),
-        (
-            "_value_heads\": 8",
-            "_value_heads\": 5",
-            (12, 26),
-            "`num_key_value_heads` is 5, which does not divide `num_attention_heads`, 32".to_owned(),
-        ),
-        (
-            "\"pretraining_tp\": 1",
-            "\"n_head\": 16",
-            (13, 13),
-            "`n_head` is 16, but `num_attention_heads` is 32".to_owned(),
-        ),
-        (
-            "\"pretraining_tp\": 1",
-            "\"kv_lora_rank\": 512",
-            (13, 19),
-            "`kv_lora_rank` belongs to attention without plain key and value heads".to_owned(),
-        ),
-        (
-            "\"pretraining_tp\": 1",
-            "\"is_encoder_decoder\": true",
-            (13, 25),
-            "an encoder-decoder model has no single causal attention".to_owned(),
-        ),
-        ("\"pretraining_tp\"", "\"hidden_size\"", (13, 3), "`hidden_size` is given twice".to_owned()),
-        (
-            "embeddings\": false",
-            "embeddings\": \"no\"",
-            (15, 26),
-            "`tie_word_embeddings` is the text \"no\", expected true or false".to_owned(),
-        ),
-        ("32,\n  \"num_key", "32\n  \"num_key", (12, 3), "not valid JSON: expected `,` or `}`".to_owned()),
-    ];
-    for (from, to, position, message) in cases {
-        assert_fails(llama(from, to), position, &message);
+    for &(from, to, position, message) in REFUSED {
+        assert_fails(llama(from, to), position, message);
     }
     assert_fails(json("{\"a\": "), (1, 6), "not valid JSON: EOF while parsing a value");
+}
+
+#[test]
+fn numbers_of_config_json_are_whole_and_in_their_range() {
+    for (written, shown) in [
+        ("0", "0"),
+        ("-1", "-1"),
+        ("32.0", "32.0"),
+        ("9223372036854775808", "9223372036854775808"),
+        ("18446744073709551616", "18446744073709551616"),
+        ("\"32\"", "the text \"32\""),
+        ("[32]", "a list"),
+    ] {
+        let message = format!("`num_hidden_layers` is {shown}, expected a whole number from 1 to 1024");
+        assert_fails(llama("_layers\": 32", &format!("_layers\": {written}")), (11, 24), &message);
+    }
     assert_eq!(
         llama("_layers\": 32", "_layers\": \"32\"").expect_err("text").hint(),
         Some("write 32 without quotes")

@@ -38,23 +38,16 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options) -> Plan {
             OpKind::Preprocess { q: fetch.own_q[r].into(), delta: own.delta, block: fetch.q_blocks[r] },
         );
     }
-    let mut done: Vec<Option<OpId>> = vec![None; buffers.len()];
-    let free = done.clone();
     let mut returned = Vec::new();
-    for t in 0..=fetch.steps {
-        if t < fetch.steps && options.prefetch > 0 {
-            fetch.exchange(&mut b, t + 1, &free);
-        }
-        let work: Vec<Option<Work>> = (0..b.ranks()).map(|r| fetch.work(&mut b, r, t)).collect();
-        for (r, work) in work.iter().enumerate() {
-            done[r] = work.map(|w| attend(&mut b, &fetch, &buffers[r], r as Rank, t, w)).or(done[r]);
-        }
-        accumulate(&mut b, t, &buffers, &returned);
-        returned = send_home(&mut b, &fetch, channel, &buffers, t, &work);
-        if t < fetch.steps && options.prefetch == 0 {
-            fetch.exchange(&mut b, t + 1, &done);
-        }
-    }
+    fetch.each_step(
+        &mut b,
+        options.prefetch,
+        |b, r, t, work| attend(b, &fetch, &buffers[r as usize], r, t, work),
+        |b, t, work| {
+            accumulate(b, t, &buffers, &returned);
+            returned = send_home(b, &fetch, channel, &buffers, t, work);
+        },
+    );
     accumulate(&mut b, fetch.steps + 1, &buffers, &returned);
     b.finish()
 }

@@ -19,23 +19,16 @@ pub(super) fn build(mut b: PlanBuilder, options: &Options) -> Plan {
     let fetch = Fetch::new(&mut b, options, Tensor::Query);
     let buffers: Vec<Buffers> = (0..b.ranks()).map(|r| allocate(&mut b, r, &fetch)).collect();
     let channel = Channel::new(options.transport, 1);
-    let mut done: Vec<Option<OpId>> = vec![None; buffers.len()];
-    let free = done.clone();
     let mut returned = Vec::new();
-    for t in 0..=fetch.steps {
-        if t < fetch.steps && options.prefetch > 0 {
-            fetch.exchange(&mut b, t + 1, &free);
-        }
-        let work: Vec<Option<Work>> = (0..b.ranks()).map(|r| fetch.work(&mut b, r, t)).collect();
-        for (r, work) in work.iter().enumerate() {
-            done[r] = work.map(|w| attend(&mut b, &fetch, &buffers, r as Rank, t, w)).or(done[r]);
-        }
-        merge(&mut b, &buffers, t, &returned);
-        returned = send_results(&mut b, channel, &buffers, t, &work);
-        if t < fetch.steps && options.prefetch == 0 {
-            fetch.exchange(&mut b, t + 1, &done);
-        }
-    }
+    fetch.each_step(
+        &mut b,
+        options.prefetch,
+        |b, r, t, work| attend(b, &fetch, &buffers, r, t, work),
+        |b, t, work| {
+            merge(b, &buffers, t, &returned);
+            returned = send_results(b, channel, &buffers, t, work);
+        },
+    );
     merge(&mut b, &buffers, fetch.steps + 1, &returned);
     for (r, buffers) in buffers.iter().enumerate() {
         b.compute(r as Rank, fetch.steps, OpKind::Finish { state: buffers.state, out: buffers.out });

@@ -94,7 +94,9 @@ impl UnitError {
             Problem::Separator(plain) if tokens => token_hint(plain),
             Problem::Separator(plain) => separator_hint(plain, self.quantity),
             Problem::Fraction if tokens => whole_tokens_hint(&self.text),
-            Problem::Zero | Problem::TooLarge if tokens => "counts go from 1 to 2048Mi tokens".to_owned(),
+            Problem::Negative | Problem::Zero | Problem::TooLarge if tokens => {
+                "counts go from 1 to 2048Mi tokens".to_owned()
+            }
             Problem::Zero => format!(
                 "check the number and its prefix, as in {}, or write infinite for what takes no time",
                 self.quantity.spellings("8")[0]
