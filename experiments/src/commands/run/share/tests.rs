@@ -27,8 +27,14 @@ fn whole() -> (Plan, Executed) {
         is_virtual: false,
     };
     let times = vec![SimTime(100), SimTime(90)];
-    let executed =
-        Executed { outcome, recorded: times.clone(), unrecorded: times, gpu: Some(gpu), notes: Vec::new() };
+    let executed = Executed {
+        outcome,
+        typical: Typical::Median,
+        recorded: times.clone(),
+        unrecorded: times,
+        gpu: Some(gpu),
+        notes: Vec::new(),
+    };
     (plan, executed)
 }
 
