@@ -1,4 +1,8 @@
 //! The ringlab command line as a library: presets, set-ups, results, and one module a command.
+#![warn(
+    clippy::print_stdout,
+    reason = "`print!` panics where standard output is closed; there is `output::print`"
+)]
 
 mod args;
 mod charts;

@@ -14,13 +14,18 @@ use crate::presets;
 /// for 200 ms when the mean power over a second reaches the limit, not before 800 ms, and has settled then.
 const SUSTAIN: Duration = Duration::from_millis(1500);
 
+/// What can be done where GPUs cannot be measured.
+const WITHOUT_GPUS: &str = "GPUs cannot be measured here (--backend cpu measures threads, and \
+    `ringlab validate --cluster FILE.toml --measured REPORT.json` needs no machine)";
+
 /// The machine behind `--backend`. `is_cold`: a GPU's short runs are measured after a rest, at the highest clock.
 pub fn machine(backend: MachineArg, is_cold: bool) -> Result<Box<dyn Machine>> {
     Ok(match backend {
         MachineArg::Cpu => Box::new(CpuMachine::new()),
         MachineArg::Cuda => {
             let options = Options { warmup: 1, sustain: SUSTAIN, ..Options::default() };
-            Box::new(GpuMachine::new(options, is_cold)?)
+            let gpus = GpuMachine::new(options, is_cold);
+            Box::new(gpus.context(WITHOUT_GPUS)?)
         }
     })
 }

@@ -73,11 +73,21 @@ pub fn check_target(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether the temporary file that becomes `path` can be made, before hours of work are lost to a folder that takes none.
+fn check_writable(path: &Path) -> Result<()> {
+    if path.exists() && !path.is_file() {
+        return Ok(());
+    }
+    let file = tempfile::Builder::new().suffix(".tmp").tempfile_in(folder(&Place::of(path).path));
+    file.map(drop).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Checks all files of one command; no two may be the same, whatever their names.
 pub fn check_targets(paths: &[PathBuf]) -> Result<()> {
     let mut places = Vec::new();
     for path in paths {
         check_target(path)?;
+        check_writable(path)?;
         let place = Place::of(path);
         if places.contains(&place) {
             bail!("{} is named for two results; give each its own file", path.display());
@@ -165,7 +175,19 @@ pub fn emit<Row: Serialize>(
 pub fn emit_text(args: &OutputArgs, text: &str) -> Result<()> {
     match &args.output {
         Some(path) => write_file(path, text.as_bytes()),
-        None => Ok(std::io::stdout().lock().write_all(text.as_bytes())?),
+        None => print(text),
+    }
+}
+
+/// Writes text to standard output. A reader that went away, as `head` does, has what it wanted: what the command does besides
+/// goes on.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -224,6 +246,17 @@ mod tests {
         std::fs::hard_link(folder.path().join("a"), folder.path().join("hard")).unwrap();
         assert!(check(["a", "link"]).is_err() && check(["a", "hard"]).is_err());
         assert!(check_target(Path::new("")).unwrap_err().to_string().contains("empty"));
+    }
+
+    /// `/proc` takes no files, whoever asks.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_that_takes_no_file_is_refused_before_there_is_a_result() {
+        let refused = check_targets(&["/proc/result.toml".into()]).unwrap_err();
+        assert!(message(&refused).starts_with("cannot write /proc/result.toml: "), "{refused:?}");
+        let folder = tempfile::tempdir().unwrap();
+        check_targets(&[folder.path().join("a")]).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left of the attempt");
     }
 
     #[test]

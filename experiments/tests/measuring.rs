@@ -157,6 +157,67 @@ fn clusters_of_no_machine_or_of_another_are_refused() {
     assert!(shown.contains("90% interval by the calibration") && shown.contains("(±16.4%)"), "{shown}");
 }
 
+/// Threads of which one check run was off by all of its predicted time.
+fn hardly_known(folder: &Path) -> std::path::PathBuf {
+    let path = folder.join("hardly.toml");
+    let preset = text(&ringlab(&["presets", "cpu-threads"]).stdout);
+    let calibration =
+        "[calibration]\ndevice = \"Babbage\"\ndevices = 2\nversions = \"1\"\ndate = \"1840-01-01\"\n";
+    let spread = "spreads = [{ of = \"model\", spread = 0.0, residual = 1.0, samples = 1 }]\n";
+    std::fs::write(&path, preset + calibration + spread).unwrap();
+    path
+}
+
+const HARDLY: [&str; 10] =
+    ["--cp", "2", "--dtype", "fp32", "--head-dim", "64", "--seq", "1Ki", "--schedule", "ring"];
+
+#[test]
+fn an_interval_is_as_wide_as_its_upper_end_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = hardly_known(folder.path());
+    let simulate = ["simulate", "--cluster", path.to_str().unwrap()];
+    let page = folder.path().join("page.html");
+    let shown = ringlab(&[&simulate[..], &HARDLY, &["--report", page.to_str().unwrap()]].concat());
+    // Student's t with one degree of freedom: 90% are within 6.314; a time is not below zero.
+    let line = text(&shown.stdout).lines().find(|l| l.contains("ring: 0 to ")).map(str::to_owned);
+    let line = line.unwrap_or_else(|| panic!("{}", text(&shown.stdout)));
+    assert!(line.ends_with("(±631.4%)"), "{line}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("90% interval by the calibration") && page.contains(line.trim()), "{line}");
+}
+
+#[test]
+fn a_disturbed_run_on_a_calibrated_cluster_says_that_it_has_no_interval() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = hardly_known(folder.path());
+    let disturbed =
+        [&["simulate", "--cluster", path.to_str().unwrap(), "--straggler", "1:1.5"], &HARDLY[..]].concat();
+    let shown = text(&ringlab(&disturbed).stdout);
+    assert!(shown.contains("no 90% interval: the calibration") && !shown.contains('±'), "{shown}");
+    let uncalibrated = text(&ringlab(&["simulate", "--straggler", "1:1.5", "--schedule", "ring"]).stdout);
+    assert!(!uncalibrated.contains("no 90% interval"), "{uncalibrated}");
+}
+
+#[test]
+fn ranks_without_devices_are_told_what_this_machine_can_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("here.toml");
+    let devices = std::thread::available_parallelism().map_or(1, usize::from);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    let device = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    let here = format!(
+        "device = \"{device}\"\ndevices = {devices}\nversions = \"ringlab {}\"",
+        env!("CARGO_PKG_VERSION")
+    );
+    let elsewhere = "device = \"Babbage\"\ndevices = 2\nversions = \"1\"";
+    let known = std::fs::read_to_string(hardly_known(folder.path())).unwrap();
+    std::fs::write(&path, known.replace(elsewhere, &here)).unwrap();
+    let (code, _, error) = validate(&path, &["--cp", "1024"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("`ringlab simulate` take any number") && !error.contains("--virtual"), "{error}");
+}
+
 #[test]
 fn a_power_limit_sets_the_clock_that_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,4 +247,29 @@ fn a_power_limit_sets_the_clock_that_was_asked_for() {
     let refused = ringlab(&["simulate", "--load", "sustained"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("dgx-h100 has no [device.power]"), "{}", text(&refused.stderr));
+}
+
+/// What `validate` does when nobody reads its standard output: exit code, and what it says.
+fn unread(args: &[&str]) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ringlab"));
+    let done = command.arg("validate").args(args).stdout(writer).output().unwrap();
+    (done.status.code(), text(&done.stderr))
+}
+
+#[test]
+fn gates_and_pictures_need_nobody_who_reads_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("picture.svg");
+    let sixth = concat!(env!("CARGO_MANIFEST_DIR"), "/results/h200-validation-2026-11-30/sixth");
+    let [cluster, report] = ["calibrated.toml", "validate.json"].map(|name| format!("{sixth}/{name}"));
+    let (cluster, report, drawn) = (cluster.as_str(), report.as_str(), picture.to_str().unwrap());
+    let args = ["--cluster", cluster, "--measured", report, "--schedule", "ring", "--seq", "16Ki"];
+    let (code, error) = unread(&[&args[..], &["--max-mape", "0", "--plot", drawn]].concat());
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("beyond the 0% of --max-mape"), "{error}");
+    assert!(std::fs::read_to_string(&picture).unwrap().contains("</svg>"));
+    let (code, error) = unread(&args);
+    assert_eq!(code, Some(0), "{error}");
 }

@@ -49,6 +49,9 @@ export function showSchedules(answer, choose) {
   byId("schedule-rows").replaceChildren(...rows.map((row) => line(row, scale, row.schedule === answer.shown, choose)));
   const remarks = answer.prediction.left_out.map((text) => `Left out: ${text}`);
   for (const row of rows) {
+    if (row.makespan_low_s !== null) {
+      remarks.push(`${row.schedule}: ${seconds(row.makespan_low_s)} to ${seconds(row.makespan_high_s)}, the 90% interval by the calibration of the cluster`);
+    }
     if (row.notes) remarks.push(`${row.schedule}: ${row.notes}`);
     if (!row.fits) remarks.push(`${row.schedule} does not fit: ${bytes(row.device_memory_bytes)} of memory a GPU`);
   }

@@ -268,12 +268,7 @@ impl Session<'_> {
             (Quantity::NcclLaunch, costs.nccl),
         ] {
             if time > SimTime::ZERO {
-                self.spreads.push(Uncertainty {
-                    of,
-                    spread: costs.spread.min(1.0),
-                    residual: 0.0,
-                    samples: 1,
-                });
+                self.keep_uncertainty(of, (costs.spread, 0.0), 1);
             }
         }
         Ok(())
@@ -304,8 +299,20 @@ impl Session<'_> {
     }
 
     fn know(&mut self, of: Quantity, fit: &fit::Fit, points: usize) {
-        let (spread, residual) = (fit.spread.min(1.0), fit.residual.min(1.0));
-        self.spreads.push(Uncertainty { of, spread, residual, samples: points as u32 });
+        self.keep_uncertainty(of, (fit.spread, fit.residual), points as u32);
+    }
+
+    /// Keeps what is known of a constant; a cluster can say of none that it is more than 100% off.
+    fn keep_uncertainty(&mut self, of: Quantity, (spread, residual): (f64, f64), samples: u32) {
+        for (what, size) in [("repeats", spread), ("residuals", residual)] {
+            if size > 1.0 {
+                let size = 100.0 * size;
+                self.notes.push(format!(
+                    "{of}: {what} of {size:.0}% are kept as 100%, the most that a cluster can say"
+                ));
+            }
+        }
+        self.spreads.push(Uncertainty { of, spread: spread.min(1.0), residual: residual.min(1.0), samples });
     }
 
     fn set_kernel(&mut self, row: KernelRow) {

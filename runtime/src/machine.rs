@@ -12,7 +12,7 @@ use ringlab_sim::plan::Plan;
 use ringlab_sim::problem::{Dtype, Pass, Problem, Shape};
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::timeline::{SpanKind, Timeline};
-use ringlab_sim::units::SimTime;
+use ringlab_sim::units::{Bytes, SimTime};
 use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 use thiserror::Error;
@@ -23,7 +23,7 @@ pub use gpu::GpuMachine;
 pub(crate) use gpu::SEQUENCES as GPU_SEQUENCES;
 pub use identity::Identity;
 
-use crate::cuda::CudaError;
+use crate::cuda::{self, CudaError};
 use crate::inputs::{InputError, Inputs};
 use crate::outcome::Forward;
 
@@ -330,6 +330,12 @@ pub(crate) fn inputs(plan: &Plan) -> Result<Inputs, InputError> {
     let forward = (plan.pass == Pass::Backward)
         .then(|| Forward { o: inputs.q.clone(), lse: vec![(tokens as f32).ln() + 0.5; rows] });
     Ok(Inputs { tokens: tokens as usize, period: Some(stored as usize), forward, ..inputs })
+}
+
+/// What goes along with the messages of `plan` whose results travel with layer inputs and outputs; see [`Machine::beyond`].
+fn carried(plan: &Plan) -> Option<String> {
+    let carried = Bytes(cuda::carried_bytes(plan));
+    (carried.0 > 0).then(|| format!("{carried} go along with its messages beyond what the plan counts"))
 }
 
 #[cfg(test)]

@@ -137,7 +137,6 @@ fn spread(table: &Table, columns: &Columns, (low, high): (f64, f64)) -> Option<S
     for row in table.rows() {
         if let (Some((truth, prediction)), Some(spread)) = (pair(row, columns), row.number(columns.spread))
             && spread > 0.0
-            && spread < truth
         {
             points.extend([
                 ((truth - spread / 2.0).max(low), prediction),

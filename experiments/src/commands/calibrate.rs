@@ -38,7 +38,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
     Cluster::parse("calibration", &text).context("what was measured makes no cluster; none was written")?;
     match &args.output {
         Some(path) => output::write_file(path, text.as_bytes())?,
-        None => print!("{text}"),
+        None => output::print(&text)?,
     }
     Ok(Outcome::Fine)
 }

@@ -51,14 +51,16 @@ fn measurements_lie_under_their_predictions() {
 #[test]
 fn bars_end_at_the_axes() {
     let folder = Folder::new("");
-    let rows = "schedule,predicted_s,measured_s,error,spread_s\nring,0.02,0.01,1,0.008\nring,0.2,0.2,0,0.1\n";
+    let rows = "schedule,predicted_s,measured_s,error,spread_s\nring,0.02,0.01,1,0.008\nring,0.2,0.2,0,0.1\n\
+                ring,0.05,0.05,0,0.2\n";
     std::fs::write(folder.path("v.csv"), rows).unwrap();
     let svg = plot(&folder, "validate", "v.csv", &[]);
     assert!(!svg.contains("outside the axes"), "all points are drawn");
-    // The axes go from 0.01 / 1.1 to 0.2 x 1.1; the bars from 0.006 to 0.014 and from 0.15 to 0.25.
+    // The axes go from 0.01 / 1.1 to 0.2 x 1.1; the bars from 0.006 to 0.014, from 0.15 to 0.25 and from
+    // -0.05 to 0.15: one that reaches below zero is drawn too.
     let ends: Vec<f64> = series(&folder, "spread of the repeats").into_iter().map(|(x, _)| x).collect();
-    let expected = [0.01 / 1.1, 0.014, 0.15, 0.22];
-    assert!(ends.len() == 4 && ends.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{ends:?}");
+    let expected = [0.01 / 1.1, 0.014, 0.15, 0.22, 0.01 / 1.1, 0.15];
+    assert!(ends.len() == 6 && ends.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{ends:?}");
 }
 
 #[test]

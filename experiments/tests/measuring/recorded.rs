@@ -191,6 +191,15 @@ fn bounds_are_gates() {
 }
 
 #[test]
+fn links_of_virtual_ranks_that_are_not_there_are_said() {
+    let files = two_h200s("sixth");
+    let said = |launching| predict(&files, &["--launching", launching, "--links-of", "pcie-8x-a100"]).2;
+    let nothing = "--links-of changes nothing: no point that is left has virtual ranks";
+    assert!(said("stepwise").contains(nothing), "{}", said("stepwise"));
+    assert!(!said("virtual").contains(nothing), "{}", said("virtual"));
+}
+
+#[test]
 fn virtual_points_are_predicted_on_the_links_that_are_named() {
     let files = two_h200s("sixth");
     let times = |more: &[&str]| {

@@ -1,6 +1,6 @@
 //! What a power limit makes of the clock: the same calls after a rest, under lasting load, and with pauses.
 
-use ringlab_sim::config::cluster::{KernelRow, Power, Quantity, Uncertainty};
+use ringlab_sim::config::cluster::{KernelRow, Power, Quantity};
 use ringlab_sim::cost::Kernel;
 use ringlab_sim::mask::Pattern;
 use ringlab_sim::plan::Plan;
@@ -212,12 +212,7 @@ impl Session<'_> {
         }
         let constants = format!("boost {:.3}, exponent {:.2}", power.boost, power.exponent);
         let report = FitReport::of("clock", constants, points);
-        self.spreads.push(Uncertainty {
-            of: Quantity::Boost,
-            spread: report.spread.min(1.0),
-            residual: report.residual.min(1.0),
-            samples: report.points.len() as u32,
-        });
+        self.keep_uncertainty(Quantity::Boost, (report.spread, report.residual), report.points.len() as u32);
         self.fits.push(report);
         self.cluster.device.power = Some(power);
     }

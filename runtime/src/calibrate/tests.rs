@@ -367,6 +367,31 @@ fn calls_that_messages_make_faster_are_said() {
     }
 }
 
+/// Of three repeats of what computes nothing the last one takes ten times as long.
+fn at_odds(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
+    let mut runs = simulated.simulate(plan)?;
+    let computes = |op: &Op| matches!(op.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
+    if !plan.programs.iter().flat_map(|program| &program.ops).any(computes) {
+        let time = runs.makespans[0];
+        runs.makespans = vec![time, time, SimTime(10 * time.0)];
+    }
+    Ok(runs)
+}
+
+#[test]
+fn spreads_that_no_cluster_can_carry_are_said() {
+    // Of t, t and 10 t the mean is 4 t and the standard deviation sqrt((9 + 9 + 36) / 2) t, 5.196 medians.
+    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run: at_odds };
+    let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
+    let kept = found.cluster.calibration.unwrap().spreads;
+    assert_eq!(
+        kept.iter().find(|u| u.of == ringlab_sim::config::cluster::Quantity::CopyBandwidth).unwrap().spread,
+        1.0
+    );
+    let said = "fabric.copy.bandwidth: repeats of 520% are kept as 100%, the most that a cluster can say";
+    assert!(found.notes.iter().any(|note| note == said), "{:?}", found.notes);
+}
+
 /// Of four GPUs, with copies to and from the last one that take a tenth longer.
 fn with_a_slow_one(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
     let mut runs = simulated.simulate(plan)?;

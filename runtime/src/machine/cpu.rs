@@ -73,6 +73,9 @@ impl Machine for CpuMachine {
     }
 
     fn beyond(&self, plan: &Plan) -> Option<String> {
+        if let Some(carried) = super::carried(plan) {
+            return Some(carried);
+        }
         let skips = |op: &Op| match op.kind {
             OpKind::Scores(scores) => scores.product().is_some_and(|(.., mask)| mask != MaskId::NONE),
             _ => false,

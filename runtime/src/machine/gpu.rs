@@ -8,7 +8,7 @@ use ringlab_sim::config::cluster::NcclSettings;
 use ringlab_sim::engine::Load;
 use ringlab_sim::plan::{Op, OpKind, Plan, Program};
 use ringlab_sim::problem::Dtype;
-use ringlab_sim::units::{Bytes, SimTime};
+use ringlab_sim::units::SimTime;
 
 use super::{
     Coverage, Duty, Identity, LaunchCosts, Launching, Machine, MachineError, MachineKernel, Runs, Sizes,
@@ -206,8 +206,7 @@ impl Machine for GpuMachine {
     }
 
     fn beyond(&self, plan: &Plan) -> Option<String> {
-        let carried = Bytes(cuda::carried_bytes(plan));
-        (carried.0 > 0).then(|| format!("{carried} go along with its messages beyond what the plan counts"))
+        super::carried(plan)
     }
 
     fn run_at(&mut self, plan: &Plan, duty: Duty, repeats: u32) -> Result<Runs, MachineError> {

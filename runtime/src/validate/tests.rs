@@ -1,4 +1,5 @@
 use ringlab_sim::plan::Plan;
+use ringlab_sim::units::Bytes;
 
 use super::*;
 use crate::cuda::CudaError;
@@ -149,6 +150,16 @@ fn threads_do_less_than_plans_with_scores_in_memory_count() {
     let report = validated(&["ring", "ring-self-attention"], 9).unwrap();
     assert_eq!((report.points.len(), report.left_out.len()), (1, 1));
     assert!(report.left_out[0].contains("skip masked pairs"), "{:?}", report.left_out);
+}
+
+#[test]
+fn keys_and_values_that_go_along_are_beyond_a_plan_on_threads_too() {
+    let report = validated(&["ring", "megatron-sp"], 9).unwrap();
+    assert_eq!((report.points.len(), report.left_out.len()), (1, 1));
+    // Each rank sends k and v of its 128 tokens, 2 heads of 64 in fp32, and lse of the other's 128 for its own head.
+    let bytes = Bytes(2 * (128 * 2 * 2 * 64 * 4 + 128 * 2 * 4)).to_string();
+    let said = format!("{bytes} go along with its messages beyond what the plan counts");
+    assert!(report.left_out[0].contains(&said), "{:?}", report.left_out);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! runs beside transfers that hold n of N SMs, and cost it the share s of its speed besides, goes on at (1 - s)(N - n)/N of
 //! its speed. A persistent grid has one thread block for every SM. If each has its share of the work and it starts while
 //! SMs are held, the blocks that find no room begin when those transfers have ended, and the call so ends its whole time
-//! after them. If they take their work from a queue, blocks that come late find less to do, and the call is only slowed
+//! after them, or when the blocks that found room have ended, in as many rounds as that takes, if it is sooner. If they take their work from a queue, blocks that come late find less to do, and the call is only slowed
 //! down; a transfer that needs SMs finds none before such a call has ended ([`super::grants`]).
 //!
 //! On H200 (cuDNN, persistent; calls of 8Ki and 16Ki tokens) 94% of an NCCL exchange posted with a call was exposed, and
@@ -15,6 +15,7 @@ use crate::config::cluster::Grid;
 
 const NEVER: u64 = u64::MAX;
 const NO_LANE: u32 = u32::MAX;
+const ALL_FOUND_ROOM: u128 = u128::MAX;
 /// Speeds are in parts of one SM, so that they stay whole where a share of them is lost.
 const PARTS: u32 = 1 << 20;
 
@@ -44,6 +45,9 @@ struct RankSms {
     since: u64,
     /// Transfers that it waits for.
     in_way: u32,
+    /// What is left of it if the blocks that found no room only follow those that did, in picoseconds times [`PARTS`];
+    /// [`ALL_FOUND_ROOM`] if there are none.
+    in_rounds: u128,
     /// Parts of its speed that it loses to transfers, whatever they hold.
     losses: Most,
 }
@@ -101,6 +105,7 @@ impl Sms {
             left: 0,
             since: 0,
             in_way: 0,
+            in_rounds: ALL_FOUND_ROOM,
             losses: Most::default(),
         };
         self.total = total;
@@ -120,6 +125,11 @@ impl Sms {
         rank.left = u128::from(duration) * u128::from(self.total) * u128::from(PARTS);
         rank.since = now;
         rank.in_way = if grid == Grid::Persistent { rank.moving } else { 0 };
+        rank.in_rounds = ALL_FOUND_ROOM;
+        if rank.in_way > 0 {
+            let rounds = self.total.div_ceil(self.total.saturating_sub(rank.held).max(1));
+            rank.in_rounds = u128::from(duration) * u128::from(rounds) * u128::from(PARTS);
+        }
         rank.end(self.total, now)
     }
 
@@ -210,13 +220,20 @@ impl Most {
 }
 
 impl RankSms {
-    /// Speed left to the call, in parts of one SM: it never stops for good.
+    /// Speed of one SM, in parts: it never stops for good.
+    fn parts(&self) -> u128 {
+        u128::from(PARTS.saturating_sub(self.losses.demand()).max(1))
+    }
+
+    /// Speed left to the call, in parts of one SM.
     fn speed(&self, total: u32) -> u128 {
-        let parts = PARTS.saturating_sub(self.losses.demand()).max(1);
-        u128::from(total.saturating_sub(self.held).max(1)) * u128::from(parts)
+        u128::from(total.saturating_sub(self.held).max(1)) * self.parts()
     }
 
     fn go_on(&mut self, total: u32, now: u64) {
+        if self.in_rounds != ALL_FOUND_ROOM {
+            self.in_rounds = self.in_rounds.saturating_sub(u128::from(now - self.since) * self.parts());
+        }
         if self.in_way == 0 {
             let done = u128::from(now - self.since) * self.speed(total);
             self.left = self.left.saturating_sub(done);
@@ -225,9 +242,13 @@ impl RankSms {
     }
 
     fn end(&self, total: u32, now: u64) -> NewEnd {
-        let time = self.left.div_ceil(self.speed(total));
-        let end = if self.in_way > 0 { NEVER } else { now.saturating_add(time.try_into().unwrap_or(NEVER)) };
-        NewEnd { lane: self.call, end }
+        let after = |time: u128| now.saturating_add(time.try_into().unwrap_or(NEVER));
+        let waited = if self.in_way > 0 { NEVER } else { after(self.left.div_ceil(self.speed(total))) };
+        let in_rounds = match self.in_rounds {
+            ALL_FOUND_ROOM => NEVER,
+            left => after(left.div_ceil(self.parts())),
+        };
+        NewEnd { lane: self.call, end: waited.min(in_rounds) }
     }
 }
 
@@ -284,10 +305,11 @@ mod tests {
         let mut sms = device();
         let (met, later) = (transfer(0, 1, 4), transfer(1, 2, 4));
         sms.hold(met, 0);
-        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(NEVER));
-        assert_eq!(sms.hold(later, 300), Some(ends(NEVER)));
-        // The second came later: it slows the call down, and does not stop it.
-        assert_eq!(sms.release(met, 500), Some(ends(500 + 1667)));
+        // In two rounds at the latest: six blocks, then the other four.
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(2000));
+        assert_eq!(sms.hold(later, 300), Some(ends(2000)));
+        // The second came later: it slows the call down, and does not stop it. By itself that would be 500 + 1667.
+        assert_eq!(sms.release(met, 500), Some(ends(2000)));
         // At 6/10 for 600: 360 done.
         assert_eq!(sms.release(later, 1100), Some(ends(1100 + 640)));
     }
@@ -306,8 +328,31 @@ mod tests {
                 sms.release(met, 500);
                 sms.hold(next, 500)
             };
-            assert_eq!(end, Some(ends(500 + 1667)), "next first: {next_first}");
+            assert_eq!(end, Some(ends(2000)), "next first: {next_first}");
+            // 600 at 6/10.
+            assert_eq!(sms.release(next, 1100), Some(ends(1100 + 640)), "next first: {next_first}");
         }
+    }
+
+    #[test]
+    fn blocks_that_find_no_room_follow_those_that_did() {
+        // Of 10 blocks 10 - n at a time: 2, 3 and 10 rounds of 1000.
+        for (held, end) in [(4, 2000), (6, 3000), (9, 10_000)] {
+            let mut sms = device();
+            let met = transfer(0, 1, held);
+            sms.hold(met, 0);
+            assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(end));
+            assert_eq!(sms.release(met, 900), Some(ends(1900)), "they begin at once where the transfer ends");
+        }
+        let mut sms = device();
+        sms.hold(Holder { loss: 0.5, ..transfer(0, 1, 4) }, 0);
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(4000), "at half the speed");
+        sms.end_call(CALL);
+        assert_eq!(
+            sms.start_call(CALL, 1000, 4000, Grid::Persistent),
+            ends(8000),
+            "the next one meets it too"
+        );
     }
 
     #[test]

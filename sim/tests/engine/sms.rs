@@ -78,6 +78,21 @@ fn a_persistent_call_beside_an_exchange_exposes_all_of_it() {
 }
 
 #[test]
+fn a_persistent_call_does_not_wait_for_an_exchange_that_outlasts_two_rounds() {
+    let mut cluster = cluster(Grid::Persistent);
+    cluster.fabric.nccl.bandwidth.0 /= 10.0;
+    let timeline = two_steps(&cluster, Transport::Nccl);
+    let [call, exchange] = call_and_exchange(&timeline);
+    assert_eq!(exchange, (0, 10 * MOVE));
+    // Six of ten blocks, then on the same SMs the other four.
+    assert!(2 * undisturbed() < 10 * MOVE);
+    assert_eq!(call, (0, 2 * undisturbed()));
+    // Rank 1 has both calls. The second begins when its keys have come and nothing is held any more: 16 rows of 16 pairs of 10 us
+    // each on ten SMs are two rounds.
+    assert_eq!(timeline.makespan, SimTime(10 * MOVE + 2 * 16 * 10_000_000));
+}
+
+#[test]
 fn a_persistent_call_that_was_first_loses_only_the_share() {
     let mut cluster = cluster(Grid::Persistent);
     cluster.host.nccl_launch = SimTime(10_000_000);

@@ -2,7 +2,7 @@
 
 use ringlab_sim::units::{Bytes, SimTime};
 
-use super::title;
+use super::table::{bars, title};
 use crate::nccl::Nccl;
 use crate::predict::{self, Prediction, Row};
 use crate::report::view::View;
@@ -24,7 +24,7 @@ pub fn render(setup: &Setup, prediction: &Prediction, command: &[String]) -> Str
             Body::Timelines(prediction.passes().map(View::of).collect()),
         ),
     ];
-    let remarks = remarks(prediction);
+    let remarks = remarks(setup, prediction);
     if !remarks.is_empty() {
         sections.push(Section::new("Remarks", "", Body::Text(remarks)));
     }
@@ -108,9 +108,10 @@ fn bytes(count: u64) -> Cell {
     Cell::number(count as f64, Bytes(count).to_string())
 }
 
-fn remarks(prediction: &Prediction) -> Vec<String> {
+fn remarks(setup: &Setup, prediction: &Prediction) -> Vec<String> {
+    let mut remarks = bars(setup, &prediction.rows);
     let notes = prediction.rows.iter().filter(|r| !r.notes.is_empty());
-    let mut remarks: Vec<String> = notes.map(|r| format!("{}: {}", r.schedule, r.notes)).collect();
+    remarks.extend(notes.map(|r| format!("{}: {}", r.schedule, r.notes)));
     for row in prediction.rows.iter().filter(|r| !r.fits) {
         let memory = Bytes(row.device_memory_bytes);
         remarks.push(format!("{} does not fit into the {memory} of a GPU", row.schedule));

@@ -14,7 +14,7 @@ pub fn render(setup: &Setup, prediction: &Prediction, explain: bool) -> String {
     let mut text = heading(setup, rows);
     text += &figures(rows);
     text += "\n";
-    for line in intervals(rows).into_iter().chain(spreads(setup, rows)).chain(remarks(setup, rows)) {
+    for line in bars(setup, rows).into_iter().chain(remarks(setup, rows)) {
         text += &format!("  {line}\n");
     }
     for line in &prediction.left_out {
@@ -102,11 +102,21 @@ fn figures(rows: &[Row]) -> String {
     grid(header, 1, cells)
 }
 
-/// The error bars of a calibrated cluster.
+/// How well the times are known: error bars of a calibrated cluster, percentiles of a disturbed run.
+pub fn bars(setup: &Setup, rows: &[Row]) -> Vec<String> {
+    let mut lines = intervals(rows);
+    if setup.cluster.calibration.is_some() && setup.repeats.is_some() {
+        lines.push("no 90% interval: the calibration of the cluster knows nothing of disturbances".into());
+    }
+    lines.extend(spreads(setup, rows));
+    lines
+}
+
+/// The error bars of a calibrated cluster. The lower end is cut off at zero, so the upper one is what is as wide as said.
 fn intervals(rows: &[Row]) -> Vec<String> {
     let line = |row: &Row| {
         let (low, high) = (row.makespan_low_s?, row.makespan_high_s?);
-        let half = 100.0 * (high - low) / 2.0 / row.makespan_s;
+        let half = 100.0 * (high / row.makespan_s - 1.0);
         Some(format!("{}: {} to {} (±{half:.1}%)", row.schedule, seconds(low), seconds(high)))
     };
     let mut lines: Vec<String> = rows.iter().filter_map(line).collect();

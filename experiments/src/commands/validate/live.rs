@@ -92,19 +92,21 @@ fn real_ranks(args: &ValidateArgs, machine: &dyn Machine) -> Result<Vec<u32>> {
         return Ok(match (machine.has_virtual(), devices) {
             (true, 0..2) => Vec::new(),
             (true, _) => validate::ranks(devices),
-            (false, _) => vec![checked(devices, devices)?],
+            (false, _) => vec![checked(devices, machine)?],
         });
     }
-    args.cp.iter().map(|&cp| checked(cp, devices)).collect()
+    args.cp.iter().map(|&cp| checked(cp, machine)).collect()
 }
 
-/// A number of ranks that so many devices can have.
-fn checked(cp: u32, devices: u32) -> Result<u32> {
+/// A number of ranks that the machine has devices for.
+fn checked(cp: u32, machine: &dyn Machine) -> Result<u32> {
+    let devices = machine.identity().devices;
     if cp < 2 || cp > devices {
+        let on_one = "virtual ranks on one GPU (--virtual 4,8) show the computations, ";
+        let on_one = if machine.has_virtual() { on_one } else { "" };
         bail!(
-            "{cp} ranks cannot be validated on {devices} devices: a schedule needs two, each its own device; \
-             virtual ranks on one GPU (--virtual 4,8) show the computations, `ringlab run` and `ringlab simulate` \
-             take any number"
+            "--cp {cp} cannot be validated on {devices} devices: a schedule needs two, each its own device; \
+             {on_one}`ringlab run` and `ringlab simulate` take any number"
         );
     }
     Ok(cp)

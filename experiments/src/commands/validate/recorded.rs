@@ -33,12 +33,15 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let nccl = recorded.nccl.map(|_| settings);
     let (measured_with, machine) = (recorded.cluster_of_links().to_owned(), recorded.machine.clone());
     let points = left(recorded.points, &filter(args, args.cp.clone())?, &label)?;
+    let is_virtual = |p: &RecordedPoint| p.launching == Launching::Virtual;
+    if args.links_of.is_some() && !points.iter().any(is_virtual) {
+        anstream::eprintln!("--links-of changes nothing: no point that is left has virtual ranks");
+    }
     for note in padded(&points, &cluster) {
         anstream::eprintln!("{note}");
     }
     let cluster = set_nccl(cluster, settings, points.iter(), &label)?;
-    let links =
-        set_nccl(links, settings, points.iter().filter(|p| p.launching == Launching::Virtual), &label)?;
+    let links = set_nccl(links, settings, points.iter().filter(|p| is_virtual(p)), &label)?;
     let (stop, bar) = (interrupt::flag()?, bar(points.len() as u64));
     let mut progress = |i: usize, point: &Point| {
         bar.set_position(i as u64);

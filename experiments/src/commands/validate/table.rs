@@ -63,8 +63,8 @@ fn points(report: &Report) -> String {
     let time = |s: f64| SimTime::from_secs_f64(s).to_string();
     let percent = |x: f64| format!("{:.1}%", 100.0 * x);
     let cells = report.points.iter().map(|p| {
-        let bars = p.predicted_low_s.zip(p.predicted_high_s);
-        let half = bars.map(|(low, high)| (high - low) / 2.0 / p.predicted_s);
+        // The lower end is cut off at zero.
+        let half = p.predicted_high_s.map(|high| high / p.predicted_s - 1.0);
         [
             p.point.to_string(),
             time(p.predicted_s),

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ringlab_sim::config::cluster::{
-    Grid, HighPriority, NcclLimit, NcclSettings, Priority, Quantity, Transport as Reached, Uncertainty,
+    Grid, HighPriority, NcclLimit, NcclSettings, Priority, Quantity, Transport as Reached,
 };
 use ringlab_sim::plan::Transport;
 use ringlab_sim::units::{Bytes, BytesPerSec, SimTime};
@@ -117,9 +117,7 @@ impl Session<'_> {
             samples.len(),
             100.0 * fit.residual
         );
-        let (spread, residual) = (fit.spread.min(1.0), fit.residual.min(1.0));
-        let (of, samples) = (Quantity::NcclLimit(ctas), samples.len() as u32);
-        self.spreads.push(Uncertainty { of, spread, residual, samples });
+        self.keep_uncertainty(Quantity::NcclLimit(ctas), (fit.spread, fit.residual), samples.len() as u32);
         if fit.residual > POOR {
             self.notes.push(format!("poor fit of {}: residuals of {:.1}%", fit.what, 100.0 * fit.residual));
         }
