@@ -1,4 +1,4 @@
-//! Ctrl-C as a flag that long work looks at between its steps.
+//! Ctrl-C as a flag that long work looks at between its steps. SIGTERM and SIGHUP are taken as Ctrl-C: batch systems send them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

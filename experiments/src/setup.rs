@@ -145,14 +145,8 @@ impl Setup {
         let (shape, model) = (&self.problem.shape, &self.model);
         let mut notes = Vec::new();
         for &pass in &self.passes {
-            if let Ok(kernel) = self.cluster.kernel(shape.head_dim, shape.dtype, pass)
-                && kernel.head_dim != shape.head_dim
-            {
-                notes.push(format!(
-                    "no {pass} kernel for heads of {}: that of {}",
-                    shape.head_dim, kernel.head_dim
-                ));
-            }
+            let kernel = self.cluster.kernel(shape.head_dim, shape.dtype, pass);
+            notes.extend(kernel.ok().and_then(|kernel| kernel.stands_for(shape.head_dim, shape.dtype)));
         }
         notes.extend(model.layer_note());
         if let Some(stored) = model.stored_dtype.filter(|&d| d != shape.dtype) {

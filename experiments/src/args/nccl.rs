@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use ringlab_sim::config::cluster::{NcclSettings, Priority};
+use ringlab_sim::config::cluster::{NcclLimit, NcclSettings, Priority};
 
 use super::numbers::whole;
 use crate::nccl::Asked;
@@ -29,7 +29,7 @@ impl From<PriorityArg> for Priority {
 pub struct NcclArgs {
     /// Most CTAs, and so SMs, of an NCCL transfer; predicted where the cluster has [[fabric.nccl.limits]] for so many [default:
     /// NCCL's choice].
-    #[arg(id = "nccl_ctas", long = "nccl-ctas", value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=64))]
+    #[arg(id = "nccl_ctas", long = "nccl-ctas", value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=u64::from(NcclLimit::MOST_CTAS)))]
     pub ctas: Option<u32>,
     /// Priority of the streams of NCCL transfers [default: normal; of simulate, the cluster's].
     #[arg(id = "nccl_priority", long = "nccl-priority", value_enum, help_heading = "GPUs")]

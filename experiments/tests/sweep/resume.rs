@@ -47,18 +47,21 @@ fn a_killed_sweep_resumes_to_the_same_bytes() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_leaves_whole_rows_and_says_how_to_go_on() {
-    let folder = Folder::new(LONG);
-    let child = start(&folder, 5);
-    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    let part = folder.text("out.csv.part");
-    assert!(part.ends_with('\n'));
-    let columns = part.lines().next().unwrap().matches(',').count();
-    assert!(part.lines().all(|line| line.matches(',').count() == columns), "rows are whole");
-    resume(&folder);
-    assert!(folder.text("out.csv") == stdout(&["sweep", &folder.at("sweep.toml")]));
+    for signal in ["-INT", "-TERM"] {
+        let folder = Folder::new(LONG);
+        let child = start(&folder, 5);
+        let killed =
+            std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{signal}");
+        let part = folder.text("out.csv.part");
+        assert!(part.ends_with('\n'));
+        let columns = part.lines().next().unwrap().matches(',').count();
+        assert!(part.lines().all(|line| line.matches(',').count() == columns), "rows are whole");
+        resume(&folder);
+        assert!(folder.text("out.csv") == stdout(&["sweep", &folder.at("sweep.toml")]));
+    }
 }
 
 /// What is left of a part after a power cut, and of which the rest must be made again.

@@ -40,6 +40,18 @@ const BRIEFLY: Duration = Duration::from_millis(100);
 /// Tokens and calls of the chain that shows what lies between two calls.
 const CHAIN: (u64, u64) = (2048, 16);
 
+/// Where a driver of Linux says which it is.
+const RELEASE: &str = "/proc/driver/nvidia/version";
+
+/// The driver's release in what [`RELEASE`] says: the first word that is made of numbers and dots.
+fn release(text: &str) -> Option<&str> {
+    let is_release = |word: &&str| {
+        word.contains('.')
+            && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    };
+    text.lines().next()?.split_whitespace().find(is_release)
+}
+
 /// All GPUs of this node.
 pub struct GpuMachine {
     identity: Identity,
@@ -63,8 +75,10 @@ impl GpuMachine {
     pub fn new(options: Options, is_cold: bool) -> Result<Self, CudaError> {
         let devices = cuda::gpu_count()? as u32;
         let device = Device::open_with(0, options.kernels, None)?;
-        let versions =
-            format!("CUDA {} driver, ringlab {}", device.driver_version()?, env!("CARGO_PKG_VERSION"));
+        let text = std::fs::read_to_string(RELEASE).unwrap_or_default();
+        let release = release(&text).map_or_else(String::new, |release| format!(" {release}"));
+        let (cuda, own) = (device.driver_version()?, env!("CARGO_PKG_VERSION"));
+        let versions = format!("CUDA {cuda} driver{release}, ringlab {own}");
         let identity = Identity { device: device.name()?, devices, versions };
         let kernels = super::rows::all(device.target());
         let options = Options { collect: false, recording: Recording::Operations, ..options };
@@ -238,5 +252,18 @@ impl Machine for GpuMachine {
         let between = runs.timeline.makespan.saturating_sub(busy).as_secs_f64() / calls as f64;
         let gap = SimTime::from_secs_f64(between);
         Ok(LaunchCosts { kernel: gap, copy: gap, nccl: gap, spread: runs.spread() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_release_of_a_driver_is_read_from_what_it_says() {
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version:  gcc 12.2";
+        let open =
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder)\n";
+        assert_eq!(super::release(closed), Some("535.183.01"));
+        assert_eq!(super::release(open), Some("580.159.04"));
+        assert_eq!((super::release(""), super::release("nothing\n1.2")), (None, None));
     }
 }

@@ -38,12 +38,37 @@ impl Identity {
         let differences: Vec<String> = [
             differs("device", &calibration.device, &self.device),
             differs("devices", &calibration.devices, &self.devices),
-            differs("versions", &calibration.versions, &self.versions),
+            differs("versions", &calibration.versions, &self.versions)
+                .filter(|_| !are_alike(&calibration.versions, &self.versions)),
         ]
         .into_iter()
         .flatten()
         .collect();
         (!differences.is_empty())
             .then(|| format!("{} was measured on another machine: {}", cluster.name, differences.join("; ")))
+    }
+}
+
+/// Whether versions are the same as far as both say: a driver may be named with its release or without.
+fn are_alike(a: &str, b: &str) -> bool {
+    let goes_on = |short: &str, long: &str| {
+        long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let (a, b): (Vec<&str>, Vec<&str>) = (a.split(", ").collect(), b.split(", ").collect());
+    a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| goes_on(a, b) || goes_on(b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::are_alike;
+
+    #[test]
+    fn a_driver_without_its_release_is_any_of_its_cuda() {
+        let of = |driver: &str| format!("CUDA 13.0 driver{driver}, ringlab 0.1.0");
+        let (bare, one, other) = (of(""), of(" 580.159.04"), of(" 580.95.05"));
+        assert!(are_alike(&bare, &one) && are_alike(&one, &bare) && are_alike(&one, &one));
+        assert!(!are_alike(&one, &other));
+        assert!(!are_alike(&one, "CUDA 13.0 driver 580.159.04, ringlab 0.2.0"));
+        assert!(!are_alike("CUDA 13.0", "CUDA 13.01") && !are_alike("1", "1, 2"));
     }
 }

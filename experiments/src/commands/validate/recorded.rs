@@ -94,13 +94,10 @@ fn notes(recorded: &Recorded, cluster: &Cluster, label: &str) -> Vec<String> {
     notes
 }
 
-/// Which points are predicted with the kernel of larger heads.
+/// Which points are predicted with the kernel of larger heads or another type.
 fn padded(points: &[RecordedPoint], cluster: &Cluster) -> BTreeSet<String> {
-    let note = |p: &RecordedPoint| {
-        let kernel = cluster.kernel(p.head_dim, p.dtype, p.pass).ok()?;
-        let (pass, dim) = (p.pass, kernel.head_dim);
-        (dim != p.head_dim).then(|| format!("no {pass} kernel for heads of {}: that of {dim}", p.head_dim))
-    };
+    let note =
+        |p: &RecordedPoint| cluster.kernel(p.head_dim, p.dtype, p.pass).ok()?.stands_for(p.head_dim, p.dtype);
     points.iter().filter_map(note).collect()
 }
 

@@ -200,6 +200,22 @@ impl KernelRow {
         }
     }
 
+    /// What must be said where it stands for a kernel of heads of `head_dim` and elements of `dtype`; nothing where it is one.
+    pub fn stands_for(&self, head_dim: u32, dtype: Dtype) -> Option<String> {
+        let pass = self.pass;
+        match (self.head_dim == head_dim, self.dtype == dtype) {
+            (true, true) => None,
+            (false, true) => {
+                Some(format!("no {pass} kernel for heads of {head_dim}: that of {}", self.head_dim))
+            }
+            (true, false) => Some(format!("no {pass} kernel for {dtype}: that of {}", self.dtype)),
+            (false, false) => Some(format!(
+                "no {pass} kernel for heads of {head_dim} in {dtype}: that of {} in {}",
+                self.head_dim, self.dtype
+            )),
+        }
+    }
+
     /// Pass, type, head dimension and whether it has a condition, which no two rows share.
     pub fn title(&self) -> String {
         let condition = if self.used_for.is_some() { " (conditional)" } else { "" };

@@ -31,6 +31,11 @@ pub struct NcclLimit {
     pub source: String,
 }
 
+impl NcclLimit {
+    /// The most CTAs that NCCL has: its channels (`MAXCHANNELS`, NCCL 2.28).
+    pub const MOST_CTAS: u32 = 64;
+}
+
 /// What transfers on streams of high priority take and lose, where that is not what others do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HighPriority {
