@@ -172,7 +172,7 @@ fn refused_points_are_left_out_and_a_break_ends_the_runs() {
 
 #[test]
 fn virtual_ranks_exchange_nothing_with_other_gpus() {
-    let mut cluster = crate::calibrate::tests::truth();
+    let mut cluster = truth();
     cluster.kernels[0].linked = Some(1.5);
     let linked = |launching| {
         let point = Point { launching, cp: 4, ..Point::test("ring") };
@@ -185,7 +185,7 @@ fn virtual_ranks_exchange_nothing_with_other_gpus() {
 
 #[test]
 fn virtual_ranks_are_all_as_fast_as_the_first_gpu() {
-    let mut cluster = crate::calibrate::tests::truth();
+    let mut cluster = truth();
     let (speeds, cold_speeds, source) = (vec![1.02, 0.98], vec![0.99, 1.01], "test".into());
     cluster.device.power = Some(Power { boost: 1.1, idle: 0.1, exponent: 2.5, speeds, cold_speeds, source });
     let speeds = |launching| {

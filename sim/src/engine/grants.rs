@@ -48,7 +48,7 @@ impl<R: Recorder> Run<'_, R> {
     pub(super) fn await_sms(&mut self, message: MessageId, transfer: Transfer) {
         let path = self.flows.path_between(transfer.from, transfer.to);
         let (sms, latency) = (path.sms, path.latency);
-        let is_due = latency == 0 || path.priority == Priority::High;
+        let is_due = path.priority == Priority::High;
         if sms == 0 || !self.tasks.have_queues() {
             return self.begin(&transfer);
         }

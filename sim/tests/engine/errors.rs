@@ -89,7 +89,7 @@ fn rates_of_zero_never_end() {
     let power = Power { boost: 1.25, idle: 0.0, exponent: 2.5, speeds, cold_speeds, source };
     stopped.device.power = Some(power);
     for load in [Load::Sustained, Load::Cold] {
-        let ended = simulate(&ring(2), &stopped, &SimOptions { load, ..SimOptions::default() });
+        let ended = simulate(&ring(1), &stopped, &SimOptions { load, ..SimOptions::default() });
         assert!(matches!(ended, Err(SimError::NeverEnds { .. })), "no clock helps: {load:?}, {ended:?}");
     }
     let mut cut = support::ideal(2);
