@@ -190,6 +190,29 @@ fn bounds_are_gates() {
     assert!(code == Some(2) && error.contains("--max-bias must be a finite number of percent"), "{error}");
 }
 
+/// In percent: a hundredth less than the error is beyond a bound, and a hundredth more is not.
+#[test]
+fn bounds_are_percent() {
+    let files = two_h200s("sixth");
+    let only = ["--schedule", "ring", "--pass", "forward"];
+    let (code, found, _) = predict(&files, &[&only[..], &["--format", "json"]].concat());
+    assert_eq!(code, Some(0));
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let of = |p: &Value| number(p, "predicted_s") / number(p, "measured_s") - 1.0;
+    let errors: Vec<f64> = points(&found).iter().map(of).collect();
+    let mean = |of: fn(f64) -> f64| errors.iter().map(|&e| of(e)).sum::<f64>() / errors.len() as f64;
+    let largest = errors.iter().fold(0.0_f64, |most, e| e.abs().max(most));
+    for (option, error) in
+        [("--max-mape", mean(f64::abs)), ("--max-bias", mean(|e| e).abs()), ("--max-error", largest)]
+    {
+        for (factor, expected) in [(0.99, 1), (1.01, 0)] {
+            let bound = format!("{}", 100.0 * factor * error);
+            let (code, _, said) = predict(&files, &[&only[..], &[option, &bound]].concat());
+            assert_eq!(code, Some(expected), "{option} {bound}: {said}");
+        }
+    }
+}
+
 #[test]
 fn links_of_virtual_ranks_that_are_not_there_are_said() {
     let files = two_h200s("sixth");

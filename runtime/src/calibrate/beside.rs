@@ -7,6 +7,8 @@
 
 mod model;
 pub(super) mod nccl;
+#[cfg(test)]
+mod tests;
 
 use ringlab_sim::config::cluster::{Grid, Transport as Reached};
 use ringlab_sim::mask::Pattern;

@@ -152,7 +152,30 @@ mod tests {
         let fit = relative(&points).unwrap();
         assert_eq!((fit.constants[0], fit.clamped.as_slice()), (0.0, &[0][..]));
         assert!(fit.constants[1] > 0.9 && fit.constants[1] < 1.0);
-        assert!(fit.residual > 0.01);
+        // One constant is left: c minimises the squares of c w - 1 for w = x / (x - 0.1), with two degrees of freedom.
+        let w = [1.0, 2.0, 4.0].map(|x: f64| x / (x - 0.1));
+        let c = w.iter().sum::<f64>() / w.iter().map(|w| w * w).sum::<f64>();
+        let squares: f64 = w.iter().map(|w| (c * w - 1.0).powi(2)).sum();
+        assert!(
+            (fit.constants[1] - c).abs() < 1e-12 && (fit.residual - (squares / 2.0).sqrt()).abs() < 1e-12
+        );
+    }
+
+    #[test]
+    fn of_two_below_zero_the_lower_one_goes_first() {
+        // Least squares are (2/3, -1/3, -1/9). Without the second it is (3/10, 0, 1/10), with residuals 0, -3/5, 1/5, 0: more of
+        // the second would make them larger, by 1/5.
+        let factors = [[2.0, 0.0, 4.0], [1.0, 0.0, 1.0], [3.0, 1.0, 3.0], [3.0, 3.0, 1.0]];
+        let fit = relative(&factors.map(|f| sample(&f, 1.0))).unwrap();
+        assert_eq!(fit.clamped, [1]);
+        let near = fit.constants.iter().zip([0.3, 0.0, 0.1]).all(|(c, e)| (c - e).abs() < 1e-12);
+        assert!(near, "{fit:?}");
+    }
+
+    #[test]
+    fn the_spread_is_the_median_of_the_samples() {
+        let samples = [0.05, 0.01, 0.03].map(|spread| Sample { spread, ..sample(&[1.0], 1.0) });
+        assert_eq!(relative(&samples).unwrap().spread, 0.03);
     }
 
     #[test]

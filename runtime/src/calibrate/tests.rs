@@ -1,14 +1,16 @@
 //! Calibrations of a machine whose constants are known: plans run on the simulator, and the constants are found again.
 
+mod altered;
+
 use std::collections::BTreeSet;
 
 use ringlab_sim::config::cluster::{
-    Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, NcclLimit, NcclSettings, Pass,
-    Sections,
+    Cluster, Dtype, FabricTopology, Grid, Items, KernelRow, KernelUse, NcclLimit, NcclSettings, Network,
+    NetworkTopology, Pass, Power, Quantity, Ramp, Sections, Uncertainty,
 };
 use ringlab_sim::engine::{self, SimOptions};
 use ringlab_sim::mask::Pattern;
-use ringlab_sim::plan::{Op, OpKind, Plan, Transport};
+use ringlab_sim::plan::{OpKind, Plan, Transport};
 use ringlab_sim::problem::Shape;
 use ringlab_sim::tiles::TileShape;
 use ringlab_sim::units::{Bytes, BytesPerSec, FlopsPerSec, SimTime};
@@ -216,7 +218,13 @@ fn assert_near(found: f64, truth: f64, within: f64) {
 #[test]
 fn the_constants_of_a_simulated_machine_are_found_again() {
     let truth = truth();
-    let found = calibrated(truth.clone()).cluster;
+    let mut base = preset();
+    base.fabric.nccl.slows_calls = 0.3;
+    base.fabric.copy.ramp = Some(Ramp { time: SimTime(5_000_000), bytes: Bytes(1 << 20) });
+    let found = calibrate(&mut Simulated::new(truth.clone()), &base, "2026-11-30", &mut |_| true).unwrap();
+    let beside = found.fits.iter().filter(|fit| fit.what.ends_with("before attention calls"));
+    assert!(beside.clone().count() == 5 && beside.clone().all(|fit| fit.worst < 0.02), "{:?}", found.fits);
+    let found = found.cluster;
     for known in &truth.kernels {
         let of_found = found.kernels.iter().find(|k| k.title() == known.title()).unwrap();
         assert_near(of_found.rate.0, known.rate.0, 0.005);
@@ -228,6 +236,8 @@ fn the_constants_of_a_simulated_machine_are_found_again() {
     let (reached, of_truth) = (&found.device.reached, &truth.device.reached);
     assert_near(reached.hbm.0, of_truth.hbm.0, 1e-3);
     assert_near(reached.call.as_secs_f64(), of_truth.call.as_secs_f64(), 1e-2);
+    // What rounding leaves of a fit without one.
+    assert!(found.fabric.copy.ramp.is_none_or(|ramp| ramp.time < SimTime(1000)), "{:?}", found.fabric.copy);
     assert_near(found.fabric.copy.slows_calls, truth.fabric.copy.slows_calls, 0.01);
     assert_near(found.fabric.copy.slowed_by_calls, truth.fabric.copy.slowed_by_calls, 0.01);
     assert_eq!((found.fabric.nccl.sms, found.fabric.nccl.slows_calls), (truth.fabric.nccl.sms, 0.0));
@@ -279,6 +289,58 @@ fn a_constant_below_zero_is_named() {
     assert_eq!(session.notes, ["copies: the time of a message came out below zero and is zero"]);
 }
 
+#[test]
+fn what_is_known_of_a_fit_is_its_spread_and_its_residual() {
+    let (mut machine, mut progress) = (Simulated::new(truth()), |_: &str| true);
+    let (fits, notes, spreads) = (Vec::new(), Vec::new(), Vec::new());
+    let mut session =
+        Session { machine: &mut machine, cluster: preset(), fits, notes, spreads, progress: &mut progress };
+    let fit = |spread, residual| Fit {
+        constants: vec![1.0],
+        residual,
+        worst: residual,
+        spread,
+        clamped: Vec::new(),
+        fitted: Vec::new(),
+    };
+    session.know(Quantity::Hbm, &fit(0.02, 0.03), 7);
+    session.know(Quantity::CopyLatency, &fit(1.5, 2.5), 8);
+    let known = |of, spread, residual, samples| Uncertainty { of, spread, residual, samples };
+    let expected = [known(Quantity::Hbm, 0.02, 0.03, 7), known(Quantity::CopyLatency, 1.0, 1.0, 8)];
+    assert_eq!(session.spreads, expected, "a cluster can say 1 at most");
+    assert_eq!(session.notes.len(), 2, "and what is more is named");
+    session.notes.clear();
+    for (residual, notes) in [(0.049, 0), (0.06, 1)] {
+        session.report("copies".into(), String::new(), &["a byte"], (&fit(0.0, residual), &[]));
+        assert_eq!(session.notes.len(), notes);
+    }
+    assert_eq!(session.notes, ["poor fit of copies: residuals of 6.0%"]);
+}
+
+/// Speeds of eight GPUs are no two's, and there is no way to other nodes.
+#[test]
+fn a_node_of_a_base_is_what_the_machine_is() {
+    let mut base = preset();
+    let (transport, source) = (base.fabric.nccl.clone(), "base".to_owned());
+    base.nodes = 2;
+    base.network = Some(Network {
+        nic_bandwidth: BytesPerSec(50e9),
+        nics_per_node: 8,
+        topology: NetworkTopology::RailOptimised,
+        transport,
+        spine_latency: SimTime::ZERO,
+        gpudirect: true,
+        staging_bandwidth: None,
+        source,
+    });
+    let speeds = vec![1.0; 8];
+    let (boost, idle, exponent, source) = (1.1, 0.17, 2.5, "base".to_owned());
+    base.device.power = Some(Power { boost, idle, exponent, cold_speeds: speeds.clone(), speeds, source });
+    let found = calibrate(&mut Simulated::new(truth()), &base, "2026-11-30", &mut |_| true).unwrap().cluster;
+    assert_eq!((found.nodes, found.gpus_per_node, &found.network, &found.device.power), (1, 2, &None, &None));
+    assert_eq!(Cluster::parse("written", &found.to_toml()).unwrap(), found);
+}
+
 fn shape() -> Shape {
     Shape { heads: 2, kv_heads: 2, head_dim: 64, dtype: Dtype::Fp32, batch: 1 }
 }
@@ -326,100 +388,4 @@ fn what_is_measured_can_be_run() {
         let outcome = cpu::run(&plan, &inputs, &RunOptions::default());
         assert!(outcome.is_ok(), "{}: {:?}", plan.name, outcome.err());
     }
-}
-
-#[test]
-fn calls_between_messages_that_break_are_named_and_the_rest_is_measured() {
-    let run = |simulated: &mut Simulated, (): &mut (), plan: &Plan| {
-        if plan.name.contains("between messages") {
-            return Err(MachineError::new(plan, "out of order"));
-        }
-        simulated.simulate(plan)
-    };
-    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run };
-    let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
-    let named = found.notes.iter().filter(|n| n.contains("between messages") && n.contains("out of order"));
-    assert_eq!(named.count(), 3, "{:?}", found.notes);
-    assert!(found.cluster.kernels.iter().all(|row| row.linked.is_none()));
-    assert!(found.fits.iter().any(|fit| fit.what == "copies beside attention calls"));
-}
-
-/// Calls between messages take 0.9 times as long as they should.
-fn faster_in_company(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
-    let mut runs = simulated.simulate(plan)?;
-    if plan.name.contains("between messages") {
-        for span in &mut runs.timeline.spans {
-            span.end = SimTime(span.start.0 + span.duration().0 / 10 * 9);
-        }
-    }
-    Ok(runs)
-}
-
-#[test]
-fn calls_that_messages_make_faster_are_said() {
-    // By itself, but for 1.02 and 1.05: 0.918, 0.945 and 0.9 times as long.
-    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run: faster_in_company };
-    let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
-    assert!(found.cluster.kernels.iter().all(|row| row.linked.is_none()));
-    for ratio in ["0.918", "0.945", "0.900"] {
-        let text = format!("a call between messages took {ratio} times as long as by itself");
-        assert_eq!(found.notes.iter().filter(|note| note.contains(&text)).count(), 1, "{:?}", found.notes);
-    }
-}
-
-/// Of three repeats of what computes nothing the last one takes ten times as long.
-fn at_odds(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
-    let mut runs = simulated.simulate(plan)?;
-    let computes = |op: &Op| matches!(op.kind, OpKind::Attend { .. } | OpKind::AttendBackward { .. });
-    if !plan.programs.iter().flat_map(|program| &program.ops).any(computes) {
-        let time = runs.makespans[0];
-        runs.makespans = vec![time, time, SimTime(10 * time.0)];
-    }
-    Ok(runs)
-}
-
-#[test]
-fn spreads_that_no_cluster_can_carry_are_said() {
-    // Of t, t and 10 t the mean is 4 t and the standard deviation sqrt((9 + 9 + 36) / 2) t, 5.196 medians.
-    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run: at_odds };
-    let found = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap();
-    let kept = found.cluster.calibration.unwrap().spreads;
-    assert_eq!(
-        kept.iter().find(|u| u.of == ringlab_sim::config::cluster::Quantity::CopyBandwidth).unwrap().spread,
-        1.0
-    );
-    let said = "fabric.copy.bandwidth: repeats of 520% are kept as 100%, the most that a cluster can say";
-    assert!(found.notes.iter().any(|note| note == said), "{:?}", found.notes);
-}
-
-/// Of four GPUs, with copies to and from the last one that take a tenth longer.
-fn with_a_slow_one(simulated: &mut Simulated, (): &mut (), plan: &Plan) -> Result<Runs, MachineError> {
-    let mut runs = simulated.simulate(plan)?;
-    let slow =
-        |op: &Op| op.kind.message().is_some_and(|m| [plan.message(m).from, plan.message(m).to].contains(&3));
-    for span in &mut runs.timeline.spans {
-        if slow(&plan.programs[span.rank as usize].ops[span.op as usize]) {
-            span.end += SimTime(span.duration().0 / 10);
-        }
-    }
-    Ok(runs)
-}
-
-#[test]
-fn copies_between_all_pairs_are_held_against_the_first_one() {
-    let four = || Simulated::new(Cluster { gpus_per_node: 4, ..truth() });
-    let pairs = |found: &Calibrated| found.fits.iter().find(|fit| fit.what == "copies, all pairs").cloned();
-    let even = calibrate(&mut four(), &preset(), "2026-11-30", &mut |_| true).unwrap();
-    let fit = pairs(&even).unwrap();
-    assert_eq!(fit.points.len(), 6 + 1, "six pairs, and all to the next");
-    assert!(fit.worst < 1e-3, "{fit:?}");
-    assert!(!even.notes.iter().any(|note| note.contains("first two GPUs")), "{:?}", even.notes);
-    let mut one_slow = Altered { simulated: four(), state: (), run: with_a_slow_one };
-    let uneven = calibrate(&mut one_slow, &preset(), "2026-11-30", &mut |_| true).unwrap();
-    let named: Vec<&String> = uneven.notes.iter().filter(|note| note.contains("first two GPUs")).collect();
-    assert_eq!(named.len(), 3 + 1, "{named:?}");
-    assert!(named[0].contains("0 and 3") && named[0].contains("-9.1%"), "{named:?}");
-    // Two GPUs are one pair.
-    let two = calibrate(&mut Simulated::new(truth()), &preset(), "2026-11-30", &mut |_| true).unwrap();
-    assert!(pairs(&two).is_none());
 }

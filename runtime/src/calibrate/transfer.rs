@@ -203,6 +203,8 @@ fn slowest(timeline: &Timeline, ways: &[(u32, u32)]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringlab_sim::plan::Lane;
+    use ringlab_sim::timeline::Span;
 
     fn samples(time: impl Fn(f64) -> f64) -> Vec<Sample> {
         let sizes = [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10].map(|kib: u64| (kib << 10) as f64);
@@ -219,6 +221,32 @@ mod tests {
         assert_eq!(found.ramp, Some(Ramp { time: SimTime(32_000_000), bytes: Bytes(8 << 20) }));
         let plain = Link::of(&samples(|b| 10e-6 + b / 385e9)).unwrap();
         assert_eq!((plain.latency, plain.ramp), (SimTime(10_000_000), None));
+    }
+
+    /// A send from 1 us on and its receive from 3 us on, until these.
+    #[test]
+    fn a_message_lasts_from_its_send_to_the_later_end() {
+        let us = |us: u64| SimTime(1_000_000 * us);
+        let lasts = |sent: u64, received: u64| {
+            let span = |rank, kind, (start, end)| Span {
+                rank,
+                lane: Lane::comm(0),
+                op: 0,
+                step: 0,
+                kind,
+                start: us(start),
+                end: us(end),
+                bytes: Bytes(1),
+                flops: 0.0,
+            };
+            let there = [span(0, SpanKind::Send, (1, sent)), span(1, SpanKind::Recv, (3, received))];
+            let back = [span(1, SpanKind::Send, (0, 2)), span(0, SpanKind::Recv, (0, 2))];
+            let spans = there.into_iter().chain(back).collect();
+            slowest_message(&Timeline { ranks: 2, spans, makespan: SimTime::ZERO })
+        };
+        assert_eq!(lasts(5, 9), us(8).as_secs_f64());
+        assert_eq!(lasts(12, 9), us(11).as_secs_f64());
+        assert_eq!(lasts(2, 3), us(2).as_secs_f64(), "two ways are as slow as the slower one");
     }
 
     #[test]

@@ -1,7 +1,10 @@
+use ringlab_sim::config::cluster::Power;
 use ringlab_sim::plan::Plan;
-use ringlab_sim::units::Bytes;
+use ringlab_sim::problem::{Dtype, Shape};
+use ringlab_sim::units::{Bytes, SimTime};
 
 use super::*;
+use crate::calibrate::tests::{Simulated, truth};
 use crate::cuda::CudaError;
 use crate::machine::{CpuMachine, Identity, LaunchCosts, MachineKernel, Runs, Sizes};
 
@@ -40,6 +43,12 @@ fn the_summary_by_hand() {
     assert!((report.bias + 0.05).abs() < 1e-12);
     assert_eq!(report.coverage, Some(0.5));
     assert!((report.speedup_mape.unwrap() - 0.375).abs() < 1e-12);
+    // One whose speed-up, 1.1 / 2.2 and 1 / 2, is as predicted, and of which there is no interval.
+    let points = [report.points.clone(), vec![at("dist-flash", 2.2, 2.0, None)]].concat();
+    let report = Report::of(points, Vec::new());
+    assert!((report.speedup_mape.unwrap() - 0.375 / 2.0).abs() < 1e-12);
+    assert!((report.speedup_max_error.unwrap() - 0.375).abs() < 1e-12);
+    assert_eq!(report.coverage, None);
 }
 
 #[test]
@@ -173,7 +182,7 @@ fn refused_points_are_left_out_and_a_break_ends_the_runs() {
 
 #[test]
 fn virtual_ranks_exchange_nothing_with_other_gpus() {
-    let mut cluster = crate::calibrate::tests::truth();
+    let mut cluster = truth();
     cluster.kernels[0].linked = Some(1.5);
     let linked = |launching| {
         let point = Point { launching, cp: 4, ..Point::test("ring") };
@@ -182,4 +191,98 @@ fn virtual_ranks_exchange_nothing_with_other_gpus() {
     };
     assert_eq!(linked(Launching::Stepwise), (2, Some(1.5)));
     assert_eq!(linked(Launching::Virtual), (4, None));
+}
+
+#[test]
+fn virtual_ranks_are_all_as_fast_as_the_first_gpu() {
+    let mut cluster = truth();
+    let (speeds, cold_speeds, source) = (vec![1.02, 0.98], vec![0.99, 1.01], "test".into());
+    cluster.device.power = Some(Power { boost: 1.1, idle: 0.1, exponent: 2.5, speeds, cold_speeds, source });
+    let speeds = |launching| {
+        let power = on_enough(&cluster, &Point { launching, ..Point::test("ring") }).device.power.unwrap();
+        (power.speeds, power.cold_speeds)
+    };
+    assert_eq!(speeds(Launching::Virtual), (vec![1.02], vec![0.99]));
+    assert_eq!(speeds(Launching::Stepwise), (vec![1.02, 0.98], vec![0.99, 1.01]));
+}
+
+/// Simulated GPUs, of which three repeats take 1, 9 and 2 s, whatever their timeline; and how many were asked for.
+struct Repeated(Simulated, Vec<u32>);
+
+impl Machine for Repeated {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.0.kernels()
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes { repeats: 5, ..self.0.sizes() }
+    }
+
+    fn run(&mut self, plan: &Plan, _: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        self.1.push(repeats);
+        let mut runs = self.0.simulate(plan)?;
+        runs.makespans = [1, 9, 2].map(|seconds| SimTime(seconds * 1_000_000_000_000)).to_vec();
+        runs.makespan = runs.makespans[2];
+        Ok(runs)
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        self.0.launch_costs()
+    }
+}
+
+/// Eleven GPUs on which calls and copies cost each other nothing.
+fn many_gpus() -> Cluster {
+    let mut cluster = Cluster { gpus_per_node: 11, ..truth() };
+    let copy = &mut cluster.fabric.copy;
+    (copy.slows_calls, copy.slowed_by_calls) = (0.0, 0.0);
+    cluster
+}
+
+fn repeated(points: &[Point]) -> (Report, Vec<u32>) {
+    let truth = many_gpus();
+    let mut machine = Repeated(Simulated::new(truth.clone()), Vec::new());
+    let report = validate(&mut machine, &truth, points, &mut |_, _| true).unwrap();
+    (report, machine.1)
+}
+
+/// A point of the simulated GPUs' kernels.
+fn on_gpus(seq_len: u64, launching: Launching) -> Point {
+    let shape = Shape { heads: 2, kv_heads: 2, head_dim: 128, dtype: Dtype::Bf16, batch: 1 };
+    Point { seq_len, launching, shape, cp: 4, ..Point::test("ring") }
+}
+
+#[test]
+fn long_points_are_repeated_less() {
+    let lengths = [255, 256, 1023, 1024].map(|ki: u64| ki << 10);
+    let points = lengths.map(|seq_len| on_gpus(seq_len, Launching::Stepwise));
+    let (report, repeats) = repeated(&points);
+    assert_eq!((report.points.len(), repeats), (4, vec![5, 3, 3, 1]));
+}
+
+/// Of devices the makespan that stands for all is measured, of virtual ranks what their computations take on the links.
+#[test]
+fn makespans_are_those_of_devices_or_those_that_links_make() {
+    let points = [Launching::Stepwise, Launching::Virtual].map(|launching| on_gpus(16 << 10, launching));
+    let (report, _) = repeated(&points);
+    assert_eq!(report.points[0].measured_s, 2.0);
+    let plan = points[1].plan().unwrap();
+    let simulated = engine::simulate(&plan, &many_gpus(), &SimOptions::default()).unwrap();
+    assert!((report.points[1].measured_s / simulated.makespan.as_secs_f64() - 1.0).abs() < 1e-9);
+    let [first, second] = [0, 1].map(|i| &report.points[i]);
+    assert!(first.measured_bubble_ratio > 0.1, "{first:?}");
+    assert!((first.measured_bubble_ratio - second.measured_bubble_ratio).abs() < 1e-9);
+}
+
+/// Of p causal ranks on a ring one makes r calls in its place r: p (p + 1) / 2 in all, for 11 ranks 66.
+#[test]
+fn more_calls_than_are_shown_are_not_listed() {
+    let point = |cp| Point { cp, ..on_gpus(u64::from(cp) << 10, Launching::Virtual) };
+    let (report, _) = repeated(&[point(10), point(11)]);
+    assert_eq!(report.points.iter().map(|p| p.calls.len()).collect::<Vec<_>>(), [55, 0]);
+    assert!(report.points[1].median_step_error.is_some(), "but counted");
 }

@@ -48,7 +48,7 @@ impl<R: Recorder> Run<'_, R> {
     pub(super) fn await_sms(&mut self, message: MessageId, transfer: Transfer) {
         let path = self.flows.path_between(transfer.from, transfer.to);
         let (sms, latency) = (path.sms, path.latency);
-        let is_due = latency == 0 || path.priority == Priority::High;
+        let is_due = path.priority == Priority::High;
         if sms == 0 || !self.tasks.have_queues() {
             return self.begin(&transfer);
         }
@@ -64,8 +64,6 @@ impl<R: Recorder> Run<'_, R> {
             return;
         }
         let mut waiting = std::mem::take(&mut self.lanes.grants.waiting);
-        // In the order of the plan, whichever came first within an instant.
-        waiting.sort_unstable_by_key(|w| w.message);
         waiting.retain_mut(|w| !w.is_due || !self.take_sms(w));
         self.lanes.grants.waiting = waiting;
     }
@@ -88,7 +86,7 @@ impl<R: Recorder> Run<'_, R> {
         self.begin(&waiting.transfer);
         if let Some(sms) = &mut self.sms {
             for side in waiting.transfer.sides {
-                sms.unreserve(side.lane, waiting.sms, now);
+                sms.unreserve(side.lane, waiting.sms);
             }
         }
         true

@@ -152,11 +152,9 @@ impl Sms {
         (rank.call != NO_LANE).then(|| rank.end(self.total, now))
     }
 
-    /// It moves, or begins to, and its SMs are counted with it.
-    pub fn unreserve(&mut self, lane: u32, sms: u32, now: u64) {
-        let rank = &mut self.ranks[lane as usize / STRIDE];
-        rank.go_on(self.total, now);
-        rank.held -= self.lanes[lane as usize].remove(sms);
+    /// It has begun to move in this instant, and its SMs are counted with it.
+    pub fn unreserve(&mut self, lane: u32, sms: u32) {
+        self.ranks[lane as usize / STRIDE].held -= self.lanes[lane as usize].remove(sms);
     }
 
     /// A transfer begins to move.
@@ -312,6 +310,49 @@ mod tests {
         assert_eq!(sms.release(met, 500), Some(ends(2000)));
         // At 6/10 for 600: 360 done.
         assert_eq!(sms.release(later, 1100), Some(ends(1100 + 640)));
+    }
+
+    #[test]
+    fn a_transfer_that_comes_and_goes_beside_the_one_that_was_met_ends_no_wait() {
+        let mut sms = device();
+        let (met, later) = (transfer(0, 1, 4), transfer(1, 2, 4));
+        sms.hold(met, 0);
+        sms.start_call(CALL, 1000, 0, Grid::Persistent);
+        sms.hold(later, 100);
+        assert_eq!(sms.release(later, 200), Some(ends(NEVER)));
+        assert_eq!(sms.release(met, 500), Some(ends(1500)));
+    }
+
+    #[test]
+    fn what_holds_no_sm_is_in_the_way_of_no_call() {
+        let mut sms = device();
+        let copy = Holder { loss: 0.5, ..transfer(0, 1, 0) };
+        sms.hold(copy, 0);
+        assert_eq!(sms.start_call(CALL, 1000, 0, Grid::Persistent), ends(2000));
+        assert_eq!(sms.release(copy, 1000), Some(ends(1500)));
+    }
+
+    #[test]
+    fn sms_are_held_from_when_they_are_reserved() {
+        let mut sms = device();
+        sms.start_call(CALL, 1000, 0, Grid::PerItem);
+        // 500 are left at 6/10, 300 of them in 500; what begins to move holds the same SMs.
+        assert_eq!(sms.reserve(1, 4, 500), Some(ends(500 + 834)));
+        let begun = transfer(0, 1, 4);
+        assert_eq!(sms.hold(begun, 1000), Some(ends(1334)));
+        sms.unreserve(1, 4);
+        assert_eq!(sms.release(begun, 1000), Some(ends(1200)));
+    }
+
+    #[test]
+    fn only_a_queue_keeps_all_sms_and_only_while_its_call_runs() {
+        for grid in [Grid::Persistent, Grid::PersistentQueue, Grid::PerItem] {
+            let mut sms = device();
+            sms.start_call(CALL, 1000, 0, grid);
+            assert_eq!(sms.is_full(1), grid == Grid::PersistentQueue, "{grid:?}");
+            sms.end_call(CALL);
+            assert!(!sms.is_full(1), "{grid:?}");
+        }
     }
 
     #[test]

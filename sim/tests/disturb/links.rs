@@ -2,7 +2,9 @@ use ringlab_sim::config::cluster::{Cluster, FabricTopology};
 use ringlab_sim::disturb::{DisturbError, Disturbance, LinkFault};
 use ringlab_sim::engine::{Discard, Machine, SimError, SimOptions, simulate_with};
 use ringlab_sim::plan::Transport;
-use ringlab_sim::units::BytesPerSec;
+use ringlab_sim::problem::Pass;
+use ringlab_sim::schedule::{Options, Schedule};
+use ringlab_sim::units::{BytesPerSec, SimTime};
 
 use crate::{calm, disturbed, makespan, support};
 
@@ -102,6 +104,22 @@ fn a_machine_is_as_good_as_new_after_a_fault() {
     assert!(four > two && two > usual, "a fault replaces the one before");
     assert!(run(Some(&failed(&["0-1"]))).is_err());
     assert_eq!(run(None), Ok(usual));
+}
+
+#[test]
+fn new_links_and_their_ranks_are_disturbed_by_nothing() {
+    let problem = support::causal(64, support::shape(1, support::HEAD_DIM));
+    let plan = support::build(Schedule::Ring, &problem, 2, &Options::new(Pass::Forward));
+    let cluster = support::ideal(2);
+    let mut machine = Machine::new(&cluster, 2, &SimOptions::default()).unwrap();
+    let stragglers = vec!["1:2".parse().unwrap()];
+    let disturbance = Disturbance { stragglers, ..slow("0-1:4") };
+    machine.disturb(Some(disturbance.draw(2, 0, 0).unwrap())).unwrap();
+    // Rank 1 has a block of 32 x 32 pairs and a triangle, at a picosecond a pair.
+    let usual = 32 * 32 + 32 * 33 / 2;
+    assert_eq!(simulate_with(&plan, &mut machine, &mut Discard), Ok(SimTime(2 * usual)));
+    machine.relink(&cluster).unwrap();
+    assert_eq!(simulate_with(&plan, &mut machine, &mut Discard), Ok(SimTime(usual)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What cannot be simulated ends with an error that says what to do.
 
-use ringlab_sim::engine::{Discard, Machine, SimError, SimOptions, simulate, simulate_with};
+use ringlab_sim::config::cluster::Power;
+use ringlab_sim::engine::{Discard, Load, Machine, SimError, SimOptions, simulate, simulate_with};
 use ringlab_sim::plan::{LANES, NO_OP, Plan, Transport};
 use ringlab_sim::problem::Pass;
 use ringlab_sim::schedule::{Options, Schedule};
@@ -84,6 +85,13 @@ fn rates_of_zero_never_end() {
     stopped.kernels.iter_mut().for_each(|row| row.rate = FlopsPerSec(0.0));
     let never = SimError::NeverEnds { after: SimTime::ZERO };
     assert_eq!(simulate(&ring(2), &stopped, &SimOptions::default()), Err(never));
+    let (speeds, cold_speeds, source) = (Vec::new(), Vec::new(), "test".into());
+    let power = Power { boost: 1.25, idle: 0.0, exponent: 2.5, speeds, cold_speeds, source };
+    stopped.device.power = Some(power);
+    for load in [Load::Sustained, Load::Cold] {
+        let ended = simulate(&ring(1), &stopped, &SimOptions { load, ..SimOptions::default() });
+        assert!(matches!(ended, Err(SimError::NeverEnds { .. })), "no clock helps: {load:?}, {ended:?}");
+    }
     let mut cut = support::ideal(2);
     cut.fabric.copy.bandwidth = BytesPerSec(0.0);
     assert!(matches!(simulate(&ring(2), &cut, &SimOptions::default()), Err(SimError::NeverEnds { .. })));

@@ -11,8 +11,8 @@ use ringlab_sim::timeline::SpanKind;
 
 use crate::support;
 
-/// A call of four queries over four keys on each of three ranks, 16 ps each, and rank 0's keys sent to rank 1 if `sends`.
-fn plan(sends: bool) -> Plan {
+/// A call of four queries over four keys on each of three ranks, 16 ps each, and rank 0's keys sent `to` a rank, if to any.
+fn plan(to: Option<u32>) -> Plan {
     let shape = support::shape(1, support::HEAD_DIM);
     let problem = Problem { shape, pattern: Pattern::Full, documents: vec![12] };
     let layout = Layout::new(LayoutKind::Contiguous, 3, Documents::single(12)).unwrap();
@@ -25,12 +25,12 @@ fn plan(sends: bool) -> Plan {
         b.compute(rank, 0, OpKind::Attend { q, kv, state, q_block, kv_block, mask, init });
         b.compute(rank, 0, OpKind::Finish { state, out });
     }
-    if sends {
+    if let Some(to) = to {
         let block = b.block(&[b.shard(0)], true);
-        let message = b.message(0, 1, Tensor::KeyValue, block);
-        let (source, target) = (b.input(0, Tensor::KeyValue, block), b.scratch(1, Tensor::KeyValue, block));
+        let message = b.message(0, to, Tensor::KeyValue, block);
+        let (source, target) = (b.input(0, Tensor::KeyValue, block), b.scratch(to, Tensor::KeyValue, block));
         b.push(0, Lane::comm(0), 0, 0, OpKind::Send { message, buffer: source.into() });
-        b.push(1, Lane::comm(0), 0, 0, OpKind::Recv { message, buffer: target });
+        b.push(to, Lane::comm(1), 0, 0, OpKind::Recv { message, buffer: target });
     }
     b.finish()
 }
@@ -45,8 +45,8 @@ fn cluster(linked: [Option<f64>; 2]) -> Cluster {
 }
 
 /// Each rank's call, in picoseconds.
-fn calls(sends: bool, cluster: &Cluster) -> Vec<u64> {
-    let timeline = simulate(&plan(sends), cluster, &SimOptions::default()).unwrap();
+fn calls(to: Option<u32>, cluster: &Cluster) -> Vec<u64> {
+    let timeline = simulate(&plan(to), cluster, &SimOptions::default()).unwrap();
     let calls = timeline.spans.iter().filter(|span| span.kind == SpanKind::Attend);
     let mut calls: Vec<_> = calls.map(|span| (span.rank, span.duration().0)).collect();
     calls.sort_unstable();
@@ -56,11 +56,12 @@ fn calls(sends: bool, cluster: &Cluster) -> Vec<u64> {
 #[test]
 fn only_ranks_that_exchange_messages_are_slower() {
     let forward = cluster([Some(1.5), None]);
-    assert_eq!(calls(true, &cluster([None, None])), [16, 16, 16]);
-    assert_eq!(calls(true, &forward), [24, 24, 16]);
-    assert_eq!(calls(false, &forward), [16, 16, 16]);
+    assert_eq!(calls(Some(1), &cluster([None, None])), [16, 16, 16]);
+    assert_eq!(calls(Some(1), &forward), [24, 24, 16]);
+    assert_eq!(calls(None, &forward), [16, 16, 16]);
+    assert_eq!(calls(Some(0), &forward), [16, 16, 16], "a copy to itself is no exchange");
     let backward = cluster([None, Some(1.5)]);
-    assert_eq!(calls(true, &backward), [16, 16, 16], "the backward's kernel is another");
+    assert_eq!(calls(Some(1), &backward), [16, 16, 16], "the backward's kernel is another");
 }
 
 /// A call that takes half as long again multiplies no more: for two thirds of its time, which at an exponent of 1 and without
@@ -70,5 +71,5 @@ fn what_makes_calls_longer_takes_no_power() {
     let mut limited = cluster([Some(1.5), None]);
     let (speeds, cold_speeds, source) = (Vec::new(), Vec::new(), "test".into());
     limited.device.power = Some(Power { boost: 2.0, idle: 0.0, exponent: 1.0, speeds, cold_speeds, source });
-    assert_eq!(calls(true, &limited)[..2], [16, 16]);
+    assert_eq!(calls(Some(1), &limited)[..2], [16, 16]);
 }

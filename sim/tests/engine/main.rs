@@ -1,5 +1,6 @@
 //! The simulator against closed forms, hand-computed cases and bounds.
 
+mod calls;
 mod errors;
 mod fluid;
 mod ideal_limits;
@@ -7,6 +8,7 @@ mod launches;
 mod linked;
 mod links;
 mod network;
+mod one_way;
 mod overlap;
 mod power;
 mod priority;

@@ -122,6 +122,27 @@ fn ready_together_the_exchange_goes_first_at_high_priority() {
     assert_eq!(together(grid, Priority::High), us([(0, 60), (0, 124), (124, 224)]));
 }
 
+/// Without a latency it is ready at once, at any priority, and calls of the same instant come after it: the first call loses
+/// 4/10 of 40 us.
+#[test]
+fn without_a_latency_the_exchange_goes_first() {
+    for priority in BOTH {
+        let mut cluster = cluster(Grid::PersistentQueue, priority);
+        cluster.fabric.nccl.latency = SimTime::ZERO;
+        let found = diagram(&plan(First::Calls), &cluster);
+        assert_eq!(found, us([(0, 40), (0, 116), (116, 216)]), "{priority:?}");
+    }
+}
+
+/// Ten work items on twenty SMs leave ten free: a pair takes 20 us of one of them, and the calls lose 4/20 of the exchange's
+/// 60 us.
+#[test]
+fn a_grid_that_does_not_fill_the_device_keeps_no_sms() {
+    let mut cluster = cluster(Grid::PersistentQueue, Priority::Normal);
+    cluster.device.sms = 20;
+    assert_eq!(diagram(&plan(First::Calls), &cluster), us([(0, 60), (0, 212), (212, 412)]));
+}
+
 /// Likewise beside a call that starts within the exchange's latency: 100 us on all SMs, or 4/10 of 50 us longer.
 #[test]
 fn a_call_that_still_waits_to_start_comes_after_an_exchange_of_high_priority() {

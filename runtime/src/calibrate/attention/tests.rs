@@ -71,3 +71,14 @@ fn every_row_is_fitted_from_its_own_calls() {
         |&(probe, tokens): &(Probe, u64)| tokens == 1 << 10 || (probe == Probe::FewKeys && tokens <= 8 << 10);
     assert_eq!(left, all.into_iter().filter(|probe| !is_left_out(probe)).collect::<Vec<_>>());
 }
+
+#[test]
+fn calls_of_shared_keys_are_fitted_where_items_surely_go_through_their_heads() {
+    let backward = MachineKernel { pass: Pass::Backward, items: Items::KeyTiles, ..kernel(128, None) };
+    let of = |tokens| probes_of(std::slice::from_ref(&backward), &backward, &[tokens]);
+    let [full, causal] = [Pattern::Full, Pattern::Causal];
+    let all = |tokens| [Probe::Call(full), Probe::Call(causal)].map(|probe| (probe, tokens)).to_vec();
+    assert_eq!(of(8 << 10), all(8 << 10));
+    let grouped = [Probe::Grouped(full), Probe::Grouped(causal)].map(|probe| (probe, 16 << 10));
+    assert_eq!(of(16 << 10), [all(16 << 10), grouped.to_vec()].concat());
+}

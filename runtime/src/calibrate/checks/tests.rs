@@ -8,7 +8,7 @@ use ringlab_sim::problem::Pass;
 use ringlab_sim::timeline::Timeline;
 
 use super::*;
-use crate::calibrate::tests::{Simulated, preset, truth};
+use crate::calibrate::tests::{Altered, Simulated, preset, truth};
 use crate::calibrate::{Calibrated, calibrate, probes};
 use crate::cpu::{self, RunOptions};
 use crate::cuda::CudaError;
@@ -227,6 +227,40 @@ fn what_cannot_be_run_is_left_out_and_named() {
 }
 
 #[test]
+fn a_check_run_that_breaks_ends_a_calibration() {
+    let run = |simulated: &mut Simulated, (): &mut (), plan: &Plan| {
+        if plan.name.ends_with("stripes") {
+            return Err(MachineError::new(plan, CudaError::NoNccl));
+        }
+        simulated.simulate(plan)
+    };
+    let mut machine = Altered { simulated: Simulated::new(truth()), state: (), run };
+    let error = calibrate(&mut machine, &preset(), "2026-11-30", &mut |_| true).unwrap_err();
+    assert!(matches!(error, CalibrateError::Machine(_)) && error.to_string().contains("stripes"), "{error}");
+}
+
+/// Three repeats that differ, and none of any time of two chunks.
+#[test]
+fn no_time_is_left_out_and_repeats_are_in_the_error_already() {
+    let run = |simulated: &mut Simulated, (): &mut (), plan: &Plan| {
+        let mut runs = simulated.simulate(plan)?;
+        let time = if plan.name.ends_with("two chunks") { SimTime::ZERO } else { runs.timeline.makespan };
+        runs.makespans = [9, 10, 11].map(|tenths| SimTime(time.0 / 10 * tenths)).to_vec();
+        runs.makespan = time;
+        Ok(runs)
+    };
+    let (spreads, notes) =
+        checked(&mut Altered { simulated: Simulated::new(truth()), state: (), run }, truth());
+    assert_eq!((spreads.len(), spreads[0].samples, spreads[0].spread), (1, 16, 0.0));
+    assert!(spreads[0].residual < 1e-6, "{spreads:?}");
+    assert_eq!(
+        notes.iter().filter(|n| n.contains("two chunks") && n.contains("it took 0 ps")).count(),
+        2,
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn what_is_measured_after_a_rest_is_predicted_so() {
     // Rates 1.2 times those of lasting load, which is not measured here: the clock of such machines is `clock`'s matter.
     let mut scatter = || 1.0;
@@ -348,4 +382,6 @@ fn they_have_both_passes_and_both_transports() {
     }
     assert!(has(&|plan| plan.transport == Transport::Nccl));
     assert!(has(&|plan| plan.shape.kv_heads == 4));
+    let without_nccl = plans(&CpuMachine::new());
+    assert!(without_nccl.iter().all(|(_, plan)| plan.transport == Transport::CopyEngine));
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::calibrate::tests::{Altered, Simulated, truth};
 use crate::calibrate::{Calibrated, calibrate};
 use crate::machine::{CpuMachine, Identity, LaunchCosts, Launching, Machine, MachineError, Sizes};
 use ringlab_sim::config::cluster::{Cluster, Dtype, Grid, Pass};
@@ -16,7 +17,7 @@ struct Limited {
     is_warm: bool,
 }
 
-/// Shares of the time that it works without pauses, and when it is to do so for nine tenths.
+/// Shares of the time that it works without pauses, and when it is to do so for four fifths.
 const REACHED: [f64; 2] = [0.97, 0.85];
 
 fn limited(name: &'static str, (boost, exponent): (f64, f64)) -> Limited {
@@ -120,7 +121,10 @@ impl Machine for Limited {
                 self.is_warm = !self.is_warm;
                 self.loaded(plan, REACHED[0], slower)
             }
-            Duty::Resting(_) => self.loaded(plan, REACHED[1], 1.0),
+            Duty::Resting(pause) => {
+                let works = self.loaded(plan, REACHED[0], 1.0).makespan.as_secs_f64();
+                self.loaded(plan, REACHED[1] / 0.8 * works / (works + pause.as_secs_f64()), 1.0)
+            }
         })
     }
 
@@ -177,6 +181,85 @@ fn kernels_measured_after_a_rest_are_those_of_multiplying_all_the_time() {
     assert_eq!(of(&found, 64).rate, of(&truth, 64).rate);
 }
 
+/// A second on all devices, under load and after a rest.
+fn second() -> Times {
+    let loaded = Timed { seconds: 1.0, spread: 0.0, busy: 1.0 };
+    let (each, each_rested) = (Vec::new(), Vec::new());
+    Times { kernel: String::new(), loaded, unlimited_s: 1.0, resting: None, each, each_rested }
+}
+
+#[test]
+fn the_most_of_several_boosts_is_the_devices() {
+    let loaded = |seconds| Times { loaded: Timed { seconds, ..second().loaded }, ..second() };
+    let boost = |times: &[Times]| fitted(times, IDLE, "").0.boost;
+    assert_eq!(boost(&[loaded(1.3), loaded(1.1)]), 1.3);
+    assert_eq!(boost(&[loaded(1.1), loaded(1.3)]), 1.3);
+    // Faster under load makes no sense: there is no boost then, and it is said.
+    let (power, notes) = fitted(&[loaded(0.9)], IDLE, "");
+    assert_eq!(power.boost, 1.0);
+    assert!(notes.iter().any(|note| note.contains("slower than under load")), "{notes:?}");
+    let (_, notes) = fitted(&[loaded(1.1)], IDLE, "");
+    assert!(!notes.iter().any(|note| note.contains("slower than under load")), "{notes:?}");
+}
+
+#[test]
+fn devices_have_speeds_under_load_and_others_after_a_rest() {
+    let times = Times { each: vec![1.0, 1.1], each_rested: vec![1.0, 0.9], ..second() };
+    let power = fitted(&[times], IDLE, "").0;
+    assert_eq!((power.speeds, power.cold_speeds), (vec![1.05, 0.955], vec![0.95, 1.056]));
+}
+
+#[test]
+fn power_at_rest_is_the_bases_where_it_says_so() {
+    let mut machine = limited("Difference Engine", (1.127, 2.5));
+    let mut base = machine.cluster.clone();
+    base.device.power = Some(Power { idle: 0.3, ..machine.power.clone() });
+    machine.power.idle = 0.3;
+    let found = calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap();
+    let power = found.cluster.device.power.unwrap();
+    assert!(power.idle == 0.3 && (power.exponent - 2.5).abs() < 0.02, "{power:?}");
+}
+
+/// Two loads, of which the second takes twice as long.
+#[test]
+fn each_device_has_the_mean_of_two_loads() {
+    let run = |simulated: &mut Simulated, factors: &mut Vec<u64>, plan: &Plan| {
+        let (mut runs, factor) = (simulated.simulate(plan)?, factors.pop().unwrap());
+        for span in &mut runs.timeline.spans {
+            (span.start.0, span.end.0) = (span.start.0 * factor, span.end.0 * factor);
+        }
+        Ok(runs)
+    };
+    let mut machine = Altered { simulated: Simulated::new(truth()), state: vec![2, 1], run };
+    let shape = machine.kernels()[0].shape(16);
+    let plan = probes::call(shape, Pass::Forward, Pattern::Full, 2 << 10, 2).unwrap();
+    let call = of_kind(&machine.simulated.simulate(&plan).unwrap().timeline, SpanKind::Attend);
+    let (_, each) = session(&mut machine, &mut |_| true).under_load(&plan).unwrap();
+    assert!(each.len() == 2 && each.iter().all(|own| (own / (1.5 * call) - 1.0).abs() < 1e-9), "{each:?}");
+}
+
+/// With heads in sections, too, a call by its row is what the simulator makes of its plan.
+#[test]
+fn a_call_by_its_constants_takes_as_long_as_it_is_predicted_to() {
+    let mut machine = Simulated::new(truth());
+    let kernels = machine.kernels();
+    let (full, causal) = (Pattern::Full, Pattern::Causal);
+    // Only where items differ do sections matter.
+    for (i, pattern, tokens) in
+        [(0, full, 2 << 10), (0, causal, 16 << 10), (1, full, 16 << 10), (2, full, 16 << 10)]
+    {
+        let kernel = &kernels[i];
+        let plan = probes::call(kernel.shape(16), kernel.pass, pattern, tokens, 2).unwrap();
+        let predicted = of_kind(&machine.simulate(&plan).unwrap().timeline, kernel.span_kind());
+        let found = session(&mut machine, &mut |_| true).found(kernel, (pattern, tokens)).seconds;
+        assert!((found / predicted - 1.0).abs() < 1e-9, "{found} for {predicted}, kernel {i}, {pattern}");
+    }
+}
+
+fn session<'a>(machine: &'a mut dyn Machine, progress: &'a mut dyn FnMut(&str) -> bool) -> Session<'a> {
+    Session { machine, cluster: truth(), fits: Vec::new(), notes: Vec::new(), spreads: Vec::new(), progress }
+}
+
 #[test]
 fn a_time_under_load_is_the_mean_of_two_loads() {
     let mut warming = limited("NVIDIA H200", (1.127, 2.5));
@@ -191,15 +274,7 @@ fn a_time_under_load_is_the_mean_of_two_loads() {
 
 #[test]
 fn devices_are_told_apart_by_their_times() {
-    let second = Timed { seconds: 1.0, spread: 0.0, busy: 1.0 };
-    let times = |each: &[f64]| Times {
-        kernel: String::new(),
-        loaded: second,
-        unlimited_s: 1.0,
-        resting: None,
-        each: each.to_vec(),
-        each_rested: Vec::new(),
-    };
+    let times = |each: &[f64]| Times { each: each.to_vec(), ..second() };
     let speeds = |times: &[Times]| speeds(times, |t| &t.each);
     // 1.05 / 1 and 1.05 / 1.1; then with a call of equal times.
     assert_eq!(speeds(&[times(&[1.0, 1.1])]), [1.05, 0.955]);

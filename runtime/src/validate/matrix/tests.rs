@@ -49,6 +49,79 @@ fn a_filter_leaves_what_it_names() {
     assert!(points.iter().all(|p| p.cp == 4 && p.seq_len == 512 && p.schedule == Schedule::Zigzag));
 }
 
+#[test]
+fn each_list_of_a_filter_leaves_what_it_names() {
+    let point = Point::test("ring");
+    let group = Point { launching: Launching::Virtual, ..point.clone() };
+    let any = Filter::default;
+    assert!(any().leaves(&point) && any().leaves(&group));
+    let named = [
+        (
+            Filter { schedules: vec![Schedule::Ring], ..any() },
+            Filter { schedules: vec![Schedule::Zigzag], ..any() },
+        ),
+        (Filter { sequences: vec![256], ..any() }, Filter { sequences: vec![512], ..any() }),
+        (Filter { passes: vec![Pass::Forward], ..any() }, Filter { passes: vec![Pass::Backward], ..any() }),
+        (Filter { cp: vec![2], ..any() }, Filter { cp: vec![4], ..any() }),
+        (Filter { kv_heads: vec![2], ..any() }, Filter { kv_heads: vec![1], ..any() }),
+        (Filter { head_dims: vec![64], ..any() }, Filter { head_dims: vec![128], ..any() }),
+        (
+            Filter { transports: vec![Transport::CopyEngine], ..any() },
+            Filter { transports: vec![Transport::Nccl], ..any() },
+        ),
+        (
+            Filter { launchings: vec![Launching::Stepwise], ..any() },
+            Filter { launchings: vec![Launching::Fused], ..any() },
+        ),
+    ];
+    for (own, other) in named {
+        assert!(own.leaves(&point) && !other.leaves(&point), "{own:?}");
+    }
+    // Numbers of real ranks and of virtual ones say nothing of each other.
+    assert!(Filter { virtual_cp: vec![4], ..any() }.leaves(&point));
+    assert!(!Filter { virtual_cp: vec![4], ..any() }.leaves(&group));
+    assert!(Filter { cp: vec![4], ..any() }.leaves(&group));
+}
+
+/// GPUs that have no NCCL.
+struct WithoutNccl(Gpus);
+
+impl Machine for WithoutNccl {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn kernels(&self) -> Vec<MachineKernel> {
+        self.0.kernels()
+    }
+
+    fn sizes(&self) -> Sizes {
+        self.0.sizes()
+    }
+
+    fn coverage(&self) -> Coverage {
+        self.0.coverage()
+    }
+
+    fn run(&mut self, plan: &Plan, launching: Launching, repeats: u32) -> Result<Runs, MachineError> {
+        self.0.run(plan, launching, repeats)
+    }
+
+    fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {
+        self.0.launch_costs()
+    }
+}
+
+#[test]
+fn nothing_goes_by_nccl_where_there_is_none() {
+    for gpus in [2, 4] {
+        let filter = Filter { cp: vec![gpus], ..Filter::default() };
+        let by_nccl = |points: Vec<Point>| points.iter().any(|p| p.transport == Transport::Nccl);
+        assert!(by_nccl(matrix(&Gpus(gpus), &filter)));
+        assert!(!by_nccl(matrix(&WithoutNccl(Gpus(gpus)), &filter)), "{gpus} GPUs");
+    }
+}
+
 /// GPUs by name only, so many.
 pub struct Gpus(pub u32);
 

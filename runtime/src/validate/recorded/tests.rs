@@ -1,4 +1,5 @@
 use ringlab_sim::engine::{self, SimOptions};
+use ringlab_sim::metrics::Metrics;
 use ringlab_sim::plan::{Op, OpKind};
 use ringlab_sim::timeline::{Span, Timeline};
 
@@ -75,6 +76,9 @@ fn errors_of_a_record_by_hand() {
         (point.spread, point.measured_bubble_ratio, point.measured_exposed_s, point.loaded_s, point.duty);
     assert_eq!(kept, (0.25, 0.5, 0.125, 2.0, 0.75));
     assert!(close(point.spread_s, 0.25 * point.measured_s));
+    let ring = Point::test("ring");
+    let metrics = Metrics::of(&ring.plan().unwrap(), &simulated(&threads(), &ring));
+    assert!(close(point.predicted_exposed_s, metrics.exposed_comm.as_secs_f64()));
     // Contiguous causal shards: rank 0 has a third of rank 1's work.
     assert!((point.predicted_bubble_ratio - 1.0 / 3.0).abs() < 0.02);
 }

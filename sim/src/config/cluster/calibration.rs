@@ -226,7 +226,7 @@ fn scale_boost(row: &mut KernelRow, factor: f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_text;
+    use super::super::{KernelUse, test_text};
     use super::*;
 
     /// The preset with these uncertainties as TOML.
@@ -269,6 +269,15 @@ mod tests {
         );
         let missing = "kernels.forward.bf16.32.rate";
         assert!(error(missing).contains("not in the table"), "{}", error(missing));
+        for (wrong, expected) in [
+            ("spread = 1.5, residual = 0.1, samples = 1", "spread` is 1.5, expected a number from 0 to 1"),
+            ("spread = 0.1, residual = 1.5, samples = 1", "residual` is 1.5, expected a number from 0 to 1"),
+            ("spread = 0.1, residual = 0.1, samples = 0", "samples` is 0, expected a whole number from 1"),
+        ] {
+            let text = text(&format!("{{ of = \"fabric.copy.latency\", {wrong} }}"));
+            let error = Cluster::parse("c.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]
@@ -293,6 +302,57 @@ mod tests {
         ] {
             assert_eq!(Quantity::from_name(wrong), None, "{wrong}");
         }
+    }
+
+    /// A quantity, and what is done by hand to twice as much of it.
+    type Doubled = (Quantity, fn(&mut Cluster));
+
+    #[test]
+    fn doubling_touches_what_it_names_and_nothing_else() {
+        let mut cluster = Cluster::parse("test", &test_text("")).unwrap();
+        cluster.kernels[0].prologue = SimTime(300);
+        cluster.kernels[0].epilogue = SimTime(500);
+        let used_for = KernelUse { min_keys: 32, or_visited: 0.9, above_keys: 2 };
+        let conditional = KernelRow { used_for: Some(used_for), ..cluster.kernels[0].clone() };
+        cluster.kernels.insert(1, conditional);
+        let [general, conditional] = [0, 1].map(|i| KernelId::from(&cluster.kernels[i]));
+        let twice: [Doubled; 14] = [
+            (Quantity::Hbm, |c| c.device.reached.hbm.0 *= 2.0),
+            (Quantity::KernelLaunch, |c| c.host.kernel_launch.0 *= 2),
+            (Quantity::CopyLaunch, |c| c.host.copy_launch.0 *= 2),
+            (Quantity::NcclLaunch, |c| c.host.nccl_launch.0 *= 2),
+            (Quantity::CopyBandwidth, |c| c.fabric.copy.bandwidth.0 *= 2.0),
+            (Quantity::CopyLatency, |c| c.fabric.copy.latency.0 *= 2),
+            (Quantity::NcclBandwidth, |c| c.fabric.nccl.bandwidth.0 *= 2.0),
+            (Quantity::NcclLatency, |c| c.fabric.nccl.latency.0 *= 2),
+            (Quantity::Kernel(general, KernelFigure::Rate), |c| c.kernels[0].rate.0 *= 2.0),
+            (Quantity::Kernel(general, KernelFigure::Partial), |c| c.kernels[0].partial_tile_cost *= 2.0),
+            (Quantity::Kernel(general, KernelFigure::Fixed), |c| {
+                (c.kernels[0].prologue, c.kernels[0].epilogue) = (SimTime(600), SimTime(1000));
+            }),
+            (Quantity::Kernel(conditional, KernelFigure::Rate), |c| c.kernels[1].rate.0 *= 2.0),
+            // Without a power limit or a kernel's boost there is none to double.
+            (Quantity::Boost, |_| {}),
+            (Quantity::Model, |_| {}),
+        ];
+        for (quantity, by_hand) in twice {
+            let mut expected = cluster.clone();
+            by_hand(&mut expected);
+            assert_eq!(cluster.scaled(quantity, 2.0), expected, "{quantity}");
+        }
+    }
+
+    #[test]
+    fn a_kernels_boost_is_what_its_rate_of_lasting_load_follows_from() {
+        let mut cluster = Cluster::parse("test", &test_text("")).unwrap();
+        (cluster.kernels[0].boost, cluster.kernels[0].rate) = (Some(1.25), FlopsPerSec(600e12));
+        let of = |factor| {
+            let row = cluster.scaled(Quantity::Boost, factor).kernels.swap_remove(0);
+            (row.boost, row.rate.0)
+        };
+        assert_eq!(of(2.0), (Some(2.5), 300e12));
+        // The rate after a rest, 750, is the most.
+        assert_eq!(of(0.5), (Some(1.0), 750e12));
     }
 
     #[test]

@@ -39,6 +39,13 @@ fn causal(rows: u64, tile: u64) -> TileProfile {
     tiles::profile(&mask, &all, &all, TileShape { q: tile, kv: tile })
 }
 
+/// Rows of so many full tiles.
+fn equal(rows: u64, tiles: u64) -> TileProfile {
+    let each = RowTiles { full: tiles, partial: 0 };
+    let total = RowTiles { full: rows * tiles, partial: 0 };
+    TileProfile { rows, blank: 0, total, empty: 0, heaviest: each, lightest: each }
+}
+
 /// Every item of a causal square on the SM that is free first, longest first.
 fn longest_first(rows: u64, repeats: u64, sms: usize) -> u64 {
     let mut items: Vec<u64> =
@@ -54,14 +61,7 @@ fn longest_first(rows: u64, repeats: u64, sms: usize) -> u64 {
 #[test]
 fn equal_items_in_waves_are_exact() {
     let kernel = Kernel::new(&row(128, 128, 132), 132);
-    let profile = TileProfile {
-        rows: 33,
-        blank: 0,
-        total: RowTiles { full: 33 * 10, partial: 0 },
-        empty: 0,
-        heaviest: RowTiles { full: 10, partial: 0 },
-        lightest: RowTiles { full: 10, partial: 0 },
-    };
+    let profile = equal(33, 10);
     // One item is 1 + 10 ns.
     assert_eq!(kernel.call(&profile, Heads::separate(4), 0).time(132), SimTime(11_000));
     assert_eq!(kernel.call(&profile, Heads::separate(8), 0).time(132), SimTime(22_000));
@@ -108,9 +108,7 @@ fn weights_times_constants_are_the_time_of_a_call() {
 fn a_last_round_of_parts_takes_their_time() {
     // 2048 equal items on 132 SMs: 15 rounds of 1 + 128, and three of 1 + 26.
     let queue = KernelRow { items: Items::KeyTiles, grid: Grid::PersistentQueue, ..row(64, 64, 132) };
-    let each = RowTiles { full: 128, partial: 0 };
-    let total = RowTiles { full: 64 * 128, partial: 0 };
-    let profile = TileProfile { rows: 64, blank: 0, total, empty: 0, heaviest: each, lightest: each };
+    let profile = equal(64, 128);
     let heads = Heads::separate(32);
     let time = Kernel::new(&queue, 132).call(&profile, heads, 0).time(132).0;
     assert_eq!(time, (15 * 129 + 3 * 27) * 1000);
@@ -118,6 +116,27 @@ fn a_last_round_of_parts_takes_their_time() {
     assert_eq!([fixed, full, partial], [18.0, 15.0 * 128.0 + 3.0 * 26.0, 0.0]);
     let plain = Kernel::new(&row(64, 64, 132), 132).call(&profile, heads, 0).time(132).0;
     assert_eq!(plain, 16 * 129 * 1000);
+}
+
+#[test]
+fn a_call_whose_last_round_is_cut_has_its_constant_once() {
+    let queue = KernelRow { items: Items::KeyTiles, grid: Grid::PersistentQueue, ..row(64, 64, 132) };
+    let with = KernelRow { call: SimTime(5000), ..queue.clone() };
+    let profile = equal(64, 128);
+    let time = |row: &KernelRow| Kernel::new(row, 132).call(&profile, Heads::separate(32), 0).time(132).0;
+    assert_eq!((time(&queue), time(&with)), (2_016_000, 2_021_000));
+}
+
+/// A work item of two heads of ten full tiles takes 2 x 11 ns, of which it multiplies for 2 x 10.
+#[test]
+fn items_of_several_heads_take_and_multiply_as_long_as_all_of_them() {
+    let row = KernelRow { items: Items::KeyTiles, ..row(64, 64, 10) };
+    let heads = Heads { separate: 1, shared: 2, section: None };
+    let call = |rows| Kernel::new(&row, 10).call(&equal(rows, 10), heads, 0);
+    assert_eq!(call(10).time(10), SimTime(22_000));
+    assert!((call(10).activity(10) - 10.0 / 11.0).abs() < 1e-12);
+    assert_eq!(call(12).time(10), SimTime(44_000), "eight idle slots of a second round");
+    assert!((call(12).activity(10) - 0.6 * 10.0 / 11.0).abs() < 1e-12);
 }
 
 #[test]

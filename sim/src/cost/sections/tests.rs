@@ -188,10 +188,22 @@ fn sections_are_whole_groups_that_fit_the_cache() {
     // 8 MiB: 4 fit, but four items an SM take 5 heads; four equal sections.
     assert_eq!(section(16 << 10, 16, 1), Some(4));
     assert_eq!(section(64 << 10, 16, 1), Some(2));
+    // 8 MiB that four heads share: 16 fit.
+    assert_eq!(section(16 << 10, 32, 4), Some(16));
     // Groups of 4 stay together even where one kv head is more than fits.
     assert_eq!(section(256 << 10, 8, 4), Some(4));
     assert_eq!(section(256 << 10, 2, 4), Some(4));
     assert_eq!(Heads::separate(0).in_sections(HOPPER, (0, Bytes(0)), 0, SMS).section, Some(0));
+}
+
+#[test]
+fn rows_that_see_no_key_fill_a_section_too() {
+    // 8 MiB a head: 4 fit. Four items an SM are 528, 17 heads of 32 rows; two sections.
+    let each = RowTiles { full: 1, partial: 0 };
+    let total = RowTiles { full: 16, partial: 0 };
+    let profile = TileProfile { rows: 16, blank: 16, total, empty: 0, heaviest: each, lightest: each };
+    let kernel = Kernel::new(&row(Some(HOPPER)), SMS);
+    assert_eq!(kernel.query_heads(&profile, (32, 1), 16 << 10).section, Some(16));
 }
 
 #[test]

@@ -26,6 +26,8 @@ enum Does {
     HangsAtEight,
     /// Limits are faster than the link.
     TooFast,
+    /// With a limit of 8 CTAs, messages below 64 MB take twice as long as they should.
+    UnevenAtEight,
     /// There are no settings.
     HasNone,
 }
@@ -65,6 +67,13 @@ fn run(simulated: &mut Simulated, state: &mut State, plan: &Plan) -> Result<Runs
             let mut runs = simulated.simulate(plan)?;
             for span in &mut runs.timeline.spans {
                 span.end = span.start + SimTime(span.duration().0 / 4);
+            }
+            Ok(runs)
+        }
+        Does::UnevenAtEight if settings.ctas == Some(8) => {
+            let mut runs = simulated.simulate(plan)?;
+            for span in runs.timeline.spans.iter_mut().filter(|s| s.bytes < Bytes(64 << 20)) {
+                span.end = span.start + SimTime(2 * span.duration().0);
             }
             Ok(runs)
         }
@@ -194,13 +203,13 @@ fn sms_of_high_priority_are_kept_where_they_differ() {
     assert_eq!(Cluster::parse("written", &found.to_toml()).unwrap(), found);
 }
 
-/// With the SMs of any other message, a share that is lost counts from a hundredth on.
+/// A share that is lost counts from a hundredth on, SMs from one on.
 #[test]
-fn a_share_of_high_priority_is_kept_where_it_differs() {
-    for (more, is_kept) in [(0.03, true), (0.004, false)] {
+fn a_share_or_sms_of_high_priority_are_kept_where_they_differ() {
+    for (more, more_sms, is_kept) in [(0.03, 0, true), (0.004, 0, false), (0.0, 6, true)] {
         let mut truth = truth();
         let nccl = &mut truth.fabric.nccl;
-        let (sms, slowed_by_calls) = (nccl.sms, nccl.slowed_by_calls + more);
+        let (sms, slowed_by_calls) = (nccl.sms + more_sms, nccl.slowed_by_calls + more);
         nccl.high_priority = Some(HighPriority { sms, slowed_by_calls, source: "truth".into() });
         let found = calibrated(&mut machine(truth, Does::ByRule)).cluster.fabric.nccl;
         assert_eq!(found.high_priority.is_some(), is_kept, "{more}: {found:?}");
@@ -276,6 +285,8 @@ fn without_any_setting_everything_else_is_there() {
     for does in [Does::RefusesAll, Does::HasNone] {
         let mut base = preset();
         base.fabric.nccl.limits = truth().fabric.nccl.limits;
+        let high = HighPriority { sms: 30, slowed_by_calls: 0.04, source: "base".into() };
+        base.fabric.nccl.high_priority = Some(high);
         let mut machine = machine(truth(), does);
         let found = calibrate(&mut machine, &base, "2026-11-30", &mut |_| true).unwrap();
         assert_eq!(unmeasured(&found.notes), every, "{:?}", found.notes);
@@ -317,6 +328,14 @@ fn a_bandwidth_above_the_links_is_left_out() {
 }
 
 #[test]
+fn a_limit_whose_messages_fit_no_bandwidth_is_said_to_fit_poorly() {
+    let found = calibrated(&mut machine(truth(), Does::UnevenAtEight));
+    let poor: Vec<&String> = found.notes.iter().filter(|note| note.starts_with("poor fit")).collect();
+    assert!(poor.len() == 1 && poor[0].starts_with("poor fit of NCCL of 8 CTAs, both ways"), "{poor:?}");
+    assert_eq!(limits(&found.cluster), [4, 8, 16]);
+}
+
+#[test]
 fn settings_that_a_calibration_has_no_time_for_are_named() {
     let mut machine = machine(truth(), Does::ByRule);
     let mut progress = |_: &str| true;
@@ -329,6 +348,9 @@ fn settings_that_a_calibration_has_no_time_for_are_named() {
     session.notes.clear();
     session.nccl_settings("2026-11-30", within(65)).unwrap();
     assert_eq!((session.notes.len(), limits(&session.cluster)), (0, vec![4, 8, 16]));
+    session.cluster.device.sms = 15;
+    session.nccl_settings("2026-11-30", within(65)).unwrap();
+    assert_eq!(limits(&session.cluster), [4, 8], "more CTAs than SMs are not tried");
 }
 
 #[test]
