@@ -189,12 +189,12 @@ mod tests {
             (
                 "ctas = 4",
                 "ctas = 0",
-                "`fabric.nccl.limits[0].ctas` is 0, expected a whole number from 1 to 132",
+                "`fabric.nccl.limits[0].ctas` is 0, expected a whole number from 1 to 64",
             ),
             (
                 "ctas = 8",
-                "ctas = 133",
-                "`fabric.nccl.limits[1].ctas` is 133, expected a whole number from 1 to 132",
+                "ctas = 65",
+                "`fabric.nccl.limits[1].ctas` is 65, expected a whole number from 1 to 64",
             ),
             (
                 "sms = 9",
