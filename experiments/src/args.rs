@@ -201,7 +201,7 @@ impl DisturbArgs {
 /// What is computed, how, and on what.
 #[derive(Args)]
 pub struct SetupArgs {
-    /// TOML file with any of the options down to --needed-only and, where the command has them, of disturbances and of NCCL, by
+    /// TOML file with any of the options down to --needed-only, and those of disturbances and of NCCL where the command has them, by
     /// the same names: seq = "1Mi", kv_heads = 8, needed_only = true, nccl_priority = "high". Options on the command line win.
     #[arg(long, value_name = "FILE.toml", help_heading = "Machine and model")]
     pub run: Option<PathBuf>,

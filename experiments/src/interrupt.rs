@@ -1,4 +1,4 @@
-//! Ctrl-C as a flag that long work looks at between its steps. SIGTERM and SIGHUP are taken as Ctrl-C: batch systems send them.
+//! Ctrl-C as a flag that long work looks at between its steps. SIGTERM, which batch systems send, is taken as Ctrl-C.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,17 @@ impl Stop {
 pub fn flag() -> Result<Stop> {
     let stop = Stop::default();
     let on_signal = stop.clone();
-    ctrlc::set_handler(move || on_signal.0.store(true, Ordering::Relaxed)).context("cannot catch Ctrl-C")?;
+    on_stop(move || on_signal.0.store(true, Ordering::Relaxed))?;
     Ok(stop)
+}
+
+/// Calls `stop` at every Ctrl-C and SIGTERM from now on.
+pub fn on_stop(stop: impl Fn() + Clone + Send + 'static) -> Result<()> {
+    #[cfg(unix)]
+    {
+        let signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM]);
+        let (mut signals, stop) = (signals.context("cannot catch SIGTERM")?, stop.clone());
+        std::thread::spawn(move || signals.forever().for_each(|_| stop()));
+    }
+    ctrlc::set_handler(stop).context("cannot catch Ctrl-C")
 }

@@ -98,7 +98,7 @@ pub struct Sizes {
     pub messages: Vec<u64>,
     /// Lengths of whole sequences, in tokens.
     pub sequences: Vec<u64>,
-    /// Repeats of each point; their median counts.
+    /// Repeats of each point, at least; see [`Runs::makespan`].
     pub repeats: u32,
 }
 
@@ -238,8 +238,8 @@ pub trait Machine {
         false
     }
 
-    /// Executes `plan`, which has no more ranks than there are devices unless they are virtual, `repeats` times after a warm-up, on random
-    /// inputs.
+    /// Executes `plan`, which has no more ranks than there are devices unless they are virtual, `repeats` times or more after a warm-up, on
+    /// random inputs.
     ///
     /// # Errors
     /// [`MachineError`] as the executor gave up.

@@ -137,7 +137,7 @@ pub struct Report {
     pub classes: Vec<Class>,
 }
 
-/// Tokens from which on a point takes seconds, and the most repeats then; of the longest first.
+/// Tokens from which on a point takes seconds, and the most repeats that are asked for then; of the longest first.
 const LONG: [(u64, u32); 2] = [(1 << 20, 1), (256 << 10, 3)];
 
 /// Predicts and runs every point, until `progress` says to stop or a run breaks. What the executor refuses, for want of

@@ -32,7 +32,13 @@ pub struct NcclArgs {
     #[arg(id = "nccl_ctas", long = "nccl-ctas", value_name = "N", help_heading = "GPUs", value_parser = whole::<u32>(1..=u64::from(NcclLimit::MOST_CTAS)))]
     pub ctas: Option<u32>,
     /// Priority of the streams of NCCL transfers [default: normal; of simulate, the cluster's].
-    #[arg(id = "nccl_priority", long = "nccl-priority", value_enum, help_heading = "GPUs")]
+    #[arg(
+        id = "nccl_priority",
+        value_name = "PRIORITY",
+        long = "nccl-priority",
+        value_enum,
+        help_heading = "GPUs"
+    )]
     pub priority: Option<PriorityArg>,
 }
 

@@ -30,7 +30,6 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
         }
         other => other?,
     };
-    anstream::eprint!("{}", report(&calibrated));
     if let Some(path) = &args.samples {
         output::write_file(path, &samples(&calibrated)?)?;
     }
@@ -40,6 +39,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
         Some(path) => output::write_file(path, text.as_bytes())?,
         None => output::print(&text)?,
     }
+    anstream::eprint!("{}", report(&calibrated));
     Ok(Outcome::Fine)
 }
 

@@ -1,6 +1,5 @@
 //! `ringlab completions` and `ringlab man`: what shells and manuals know, from the definition of the command line.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -19,7 +18,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<Outcome> {
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
     match &args.output {
         Some(path) => output::write_file(path, &script)?,
-        None => std::io::stdout().lock().write_all(&script)?,
+        None => output::print(&String::from_utf8(script)?)?,
     }
     Ok(Outcome::Fine)
 }
@@ -43,7 +42,7 @@ pub fn man(args: &ManArgs) -> Result<Outcome> {
             page(command, &format!("{NAME}-{name}"))?
         }
     };
-    std::io::stdout().lock().write_all(&page)?;
+    output::print(&String::from_utf8(page)?)?;
     Ok(Outcome::Fine)
 }
 

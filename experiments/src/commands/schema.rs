@@ -1,6 +1,5 @@
 //! `ringlab schema`: what files and results look like.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -22,7 +21,7 @@ pub fn run(args: &SchemaArgs) -> Result<Outcome> {
     };
     match &args.output {
         Some(path) => output::write_file(path, text.as_bytes())?,
-        None => std::io::stdout().lock().write_all(text.as_bytes())?,
+        None => output::print(&text)?,
     }
     Ok(Outcome::Fine)
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ringlab_sim::config::cluster::Cluster;
+use ringlab_sim::config::cluster::{Cluster, NcclLimit};
 use ringlab_sim::config::model::Model;
 use ringlab_sim::config::{ConfigError, Entry, Field, Keys, Section, Source, nearest, parse_toml};
 use ringlab_sim::disturb::{DisturbError, Jitter, LinkFault, Straggler};
@@ -124,7 +124,7 @@ impl Reader {
             "dtype" => scalars(entries, |f| f.keyword().map(Setting::Dtype)),
             "pass" => scalars(entries, |f| name(f, &PASSES).map(Setting::Pass)),
             "transport" => scalars(entries, |f| name(f, &TRANSPORTS).map(Setting::Transport)),
-            "nccl_ctas" => counts(entries, 1..=64, Setting::NcclCtas),
+            "nccl_ctas" => counts(entries, 1..=u64::from(NcclLimit::MOST_CTAS), Setting::NcclCtas),
             "nccl_priority" => scalars(entries, |f| f.keyword().map(Setting::NcclPriority)),
             "route" => scalars(entries, |f| name(f, &ROUTES).map(Setting::Route)),
             "schedule" => schedules(entries),

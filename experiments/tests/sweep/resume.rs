@@ -64,6 +64,28 @@ fn ctrl_c_leaves_whole_rows_and_says_how_to_go_on() {
     }
 }
 
+/// As under nohup: a terminal that went away ends nothing.
+#[cfg(unix)]
+#[test]
+fn a_hangup_that_is_ignored_does_not_end_a_sweep() {
+    let folder = Folder::new(LONG);
+    let sweep = format!(
+        "trap '' HUP; exec {} sweep {} -o {}",
+        env!("CARGO_BIN_EXE_ringlab"),
+        folder.at("sweep.toml"),
+        folder.at("out.csv")
+    );
+    let mut child = std::process::Command::new("sh").args(["-c", &sweep]).spawn().unwrap();
+    while !exists(&folder.path("out.csv.part")) && child.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(2));
+    }
+    let hung_up =
+        std::process::Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap();
+    assert!(hung_up.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(exists(&folder.path("out.csv")));
+}
+
 /// What is left of a part after a power cut, and of which the rest must be made again.
 #[test]
 fn torn_parts_are_cut_back_to_whole_rows() {

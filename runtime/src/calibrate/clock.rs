@@ -1,5 +1,7 @@
 //! What a power limit makes of the clock: the same calls after a rest, under lasting load, and with pauses.
 
+use std::f64::consts::SQRT_2;
+
 use ringlab_sim::config::cluster::{KernelRow, Power, Quantity};
 use ringlab_sim::cost::Kernel;
 use ringlab_sim::mask::Pattern;
@@ -45,10 +47,12 @@ struct Timed {
 }
 
 impl From<[Timed; UNDER_LOAD]> for Timed {
-    /// The mean.
-    fn from(loads: [Self; UNDER_LOAD]) -> Self {
-        let mean = |of: fn(&Self) -> f64| loads.iter().map(of).sum::<f64>() / UNDER_LOAD as f64;
-        Self { seconds: mean(|t| t.seconds), spread: mean(|t| t.spread), busy: mean(|t| t.busy) }
+    /// The mean, and the standard deviation of the two: repeats differ by the clock within a second, which the mean of one evens out.
+    fn from([first, second]: [Self; UNDER_LOAD]) -> Self {
+        let mean = |of: fn(&Self) -> f64| of(&first).midpoint(of(&second));
+        let (seconds, busy) = (mean(|t| t.seconds), mean(|t| t.busy));
+        let spread = (first.seconds - second.seconds).abs() / SQRT_2 / seconds;
+        Self { seconds, spread: if seconds > 0.0 { spread } else { 0.0 }, busy }
     }
 }
 

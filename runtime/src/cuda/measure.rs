@@ -30,16 +30,18 @@ impl Session<'_> {
         let repeats = self.repeats(&warm);
         let both = self.options.recording == Recording::Both;
         let mut recorded: Vec<(Pass, Timeline)> = Vec::new();
+        let mut plain: Vec<Pass> = Vec::new();
+        // In turn, so that both kinds meet the same clocks.
         for i in 0..repeats {
-            let pass = self.repeat(&warm, true, !both && i + 1 == repeats)?;
+            let is_last = i + 1 == repeats;
+            let pass = self.repeat(&warm, true, is_last && !both)?;
             let timeline = self.timeline(&pass)?;
             recorded.push((pass, timeline));
             std::thread::sleep(self.options.rest);
-        }
-        let mut plain: Vec<Pass> = Vec::new();
-        for i in 0..if both { repeats } else { 0 } {
-            plain.push(self.repeat(&warm, false, i + 1 == repeats)?);
-            std::thread::sleep(self.options.rest);
+            if both {
+                plain.push(self.repeat(&warm, false, is_last)?);
+                std::thread::sleep(self.options.rest);
+            }
         }
         // Behind each run but the last, and the warm-up's before the first.
         let filled = SimTime(warm.filled().0 * (recorded.len() + plain.len()) as u64);
@@ -86,11 +88,16 @@ impl Session<'_> {
         Ok(WarmedUp { loaded: start.elapsed(), lasts, fillers })
     }
 
-    /// Measured runs of each kind: as many as were asked for, and no fewer than fill the window.
+    /// Measured runs of each kind: as many as were asked for, or more, so that both kinds fill whole windows.
     fn repeats(&self, warm: &WarmedUp) -> u32 {
-        let one = warm.lasts + warm.filled() + time(self.options.rest);
-        let filling = time(self.options.window).0.div_ceil(one.0.max(1)).min(MOST);
-        self.options.repeats.max(filling as u32).max(1)
+        let (window, asked) = (time(self.options.window).0, u64::from(self.options.repeats.max(1)));
+        if window == 0 {
+            return asked as u32;
+        }
+        let kinds = if self.options.recording == Recording::Both { 2 } else { 1 };
+        let one = kinds * (warm.lasts + warm.filled() + time(self.options.rest)).0.max(1);
+        let windows = (asked * one).div_ceil(window);
+        ((windows * window + one / 2) / one).min(MOST).max(asked) as u32
     }
 
     /// A measured run. Results are those of the last one, which must write all of them.

@@ -25,8 +25,8 @@ pub struct Options {
     /// How long runs follow each other, after the first, before the measured ones begin: a GPU's clock falls under load, so
     /// a time is one after so long. More runs than `warmup` if need be; of one process only.
     pub sustain: Duration,
-    /// How long the measured runs of each kind follow each other at least, in more repeats than `repeats` if need be; then
-    /// their mean counts, not their median. Zero for `repeats` alone.
+    /// The measured runs, of both kinds in turn, go on for a multiple of this, in more repeats than `repeats` if need be; then their mean
+    /// counts, not their median. Zero for `repeats` alone; of one process only.
     pub window: Duration,
     /// How long GPUs rest after each run, so that they are loaded for a part of the time only; zero for not at all.
     pub rest: Duration,

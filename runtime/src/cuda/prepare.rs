@@ -99,7 +99,8 @@ impl<'a> Session<'a> {
         members: Members,
     ) -> Result<Self, CudaError> {
         let is_virtual = members.are_virtual;
-        if members.all.len() < plan.programs.len() && !options.sustain.is_zero() {
+        let is_timed = !options.sustain.is_zero() || !options.window.is_zero();
+        if members.all.len() < plan.programs.len() && is_timed {
             return Err(CudaError::Sustained);
         }
         let types = kernel_types(plan)?;

@@ -4,8 +4,9 @@
 //! runs beside transfers that hold n of N SMs, and cost it the share s of its speed besides, goes on at (1 - s)(N - n)/N of
 //! its speed. A persistent grid has one thread block for every SM. If each has its share of the work and it starts while
 //! SMs are held, the blocks that find no room begin when those transfers have ended, and the call so ends its whole time
-//! after them, or when the blocks that found room have ended, in as many rounds as that takes, if it is sooner. If they take their work from a queue, blocks that come late find less to do, and the call is only slowed
-//! down; a transfer that needs SMs finds none before such a call has ended ([`super::grants`]).
+//! after them; or they follow the blocks that found room, in as many rounds as that takes, if that is sooner. If they take
+//! their work from a queue, blocks that come late find less to do, and the call is only slowed down; a transfer that needs
+//! SMs finds none before such a call has ended ([`super::grants`]).
 //!
 //! On H200 (cuDNN, persistent; calls of 8Ki and 16Ki tokens) 94% of an NCCL exchange posted with a call was exposed, and
 //! 33% and 20% of one posted after it; for many short thread blocks 39% and 66%, and 19% and 15%; of copies 0 to 29%.

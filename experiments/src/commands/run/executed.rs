@@ -9,7 +9,7 @@ use ringlab_sim::units::{Bytes, SimTime};
 pub struct Executed {
     /// Tensors, bytes, and the timeline that stands for all repeats.
     pub outcome: Outcome,
-    /// Which repeat's time that is.
+    /// How one time is made of those of the repeats.
     pub typical: Typical,
     /// Time of each repeat that timed every operation.
     pub recorded: Vec<SimTime>,

@@ -13,6 +13,7 @@ use ringlab_sim::problem::Dtype;
 
 use crate::args::{Backend, RunArgs, TransportArg};
 use crate::figures::Picture;
+use crate::interrupt::on_stop;
 use crate::setup::Setup;
 
 /// Variables that CUDA and NCCL read once, when they start, and what this program needs of them where nobody has set
@@ -141,7 +142,7 @@ impl Interrupt {
     pub fn catch() -> Result<Self> {
         let interrupt = Self::default();
         let on_signal = interrupt.clone();
-        ctrlc::set_handler(move || on_signal.pressed()).context("cannot catch Ctrl-C")?;
+        on_stop(move || on_signal.pressed())?;
         Ok(interrupt)
     }
 

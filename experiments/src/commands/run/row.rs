@@ -56,7 +56,8 @@ pub struct Row {
     pub time_max_s: f64,
     /// (longest - shortest) / time.
     pub spread: f64,
-    /// The timeline's makespan, whose operations are timed one by one; the figures down to `imbalance` are of it.
+    /// The timeline's makespan, whose operations are timed one by one, under lasting load each from the mean of its starts to that
+    /// of its ends; the figures down to `imbalance` are of it.
     pub timeline_s: f64,
     /// Compute time of the busiest rank.
     pub compute_s: f64,

@@ -266,10 +266,12 @@ fn a_time_under_load_is_the_mean_of_two_loads() {
     warming.when_warm = 1.04;
     let of = |machine| {
         let fits = calibrated(machine).fits;
-        fits.iter().find(|fit| fit.what == "clock").unwrap().points[0].measured_s
+        fits.iter().find(|fit| fit.what == "clock").unwrap().points[0].clone()
     };
     let (warm, cold) = (of(warming), of(limited("NVIDIA H200", (1.127, 2.5))));
-    assert!((warm / cold - 1.02).abs() < 1e-3, "{warm} for {cold}");
+    assert!((warm.measured_s / cold.measured_s - 1.02).abs() < 1e-3, "{warm:?} for {cold:?}");
+    // Of 1 and 1.04 the standard deviation is 0.04 / sqrt 2, the mean 1.02.
+    assert!((warm.spread - 0.04 / 2.0_f64.sqrt() / 1.02).abs() < 1e-4 && cold.spread == 0.0, "{warm:?}");
 }
 
 #[test]
