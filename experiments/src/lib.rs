@@ -1,8 +1,16 @@
 //! The ringlab command line as a library: presets, set-ups, results, and one module a command.
 #![warn(
     clippy::print_stdout,
-    reason = "`print!` panics where standard output is closed; there is `output::print`"
+    clippy::print_stderr,
+    reason = "they panic where nobody reads; there are `output::print` and `say!`"
 )]
+
+/// Writes a line to standard error, as long as somebody reads it.
+macro_rules! say {
+    ($($text:tt)*) => {
+        crate::output::say(format_args!($($text)*))
+    };
+}
 
 mod args;
 mod charts;
@@ -53,7 +61,7 @@ pub fn run() -> ExitCode {
         Ok(commands::Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            anstream::eprintln!("error: {}", output::message(&error));
+            say!("error: {}", output::message(&error));
             ExitCode::from(BAD_INPUT)
         }
     }

@@ -179,6 +179,11 @@ pub fn emit_text(args: &OutputArgs, text: &str) -> Result<()> {
     }
 }
 
+/// Writes a line to standard error. Where nobody reads it there is nobody to tell.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
 /// Writes text to standard output. A reader that went away, as `head` does, has what it wanted: what the command does besides
 /// goes on.
 pub fn print(text: &str) -> Result<()> {

@@ -249,12 +249,15 @@ fn a_power_limit_sets_the_clock_that_was_asked_for() {
     assert!(text(&refused.stderr).contains("dgx-h100 has no [device.power]"), "{}", text(&refused.stderr));
 }
 
+/// A pipe that nobody reads.
+fn unread_pipe() -> std::io::PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
 /// What `validate` does when nobody reads its standard output: exit code, and what it says.
 fn unread(args: &[&str]) -> (Option<i32>, String) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
     let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ringlab"));
-    let done = command.arg("validate").args(args).stdout(writer).output().unwrap();
+    let done = command.arg("validate").args(args).stdout(unread_pipe()).output().unwrap();
     (done.status.code(), text(&done.stderr))
 }
 
@@ -272,4 +275,9 @@ fn gates_and_pictures_need_nobody_who_reads_the_table() {
     assert!(std::fs::read_to_string(&picture).unwrap().contains("</svg>"));
     let (code, error) = unread(&args);
     assert_eq!(code, Some(0), "{error}");
+    // Nor anybody who reads what is said besides.
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("ringlab"));
+    command.arg("validate").args(args).args(["--links-of", "pcie-8x-a100", "--max-mape", "0"]);
+    let done = command.stderr(unread_pipe()).output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stdout));
 }

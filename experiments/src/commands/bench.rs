@@ -167,7 +167,7 @@ fn peers(path: &Path) -> Result<Vec<Row>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (rows, unknown) = parse(&path.to_string_lossy(), &text)?;
     if !unknown.is_empty() {
-        anstream::eprintln!("note: {}: left out the columns {}", path.display(), unknown.join(", "));
+        say!("note: {}: left out the columns {}", path.display(), unknown.join(", "));
     }
     Ok(rows)
 }

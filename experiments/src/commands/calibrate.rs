@@ -25,7 +25,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
     bar.finish_and_clear();
     let calibrated = match result {
         Err(CalibrateError::Stopped) => {
-            anstream::eprintln!("stopped: no file was written");
+            say!("stopped: no file was written");
             return Ok(Outcome::Interrupted);
         }
         other => other?,
@@ -39,7 +39,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Outcome> {
         Some(path) => output::write_file(path, text.as_bytes())?,
         None => output::print(&text)?,
     }
-    anstream::eprint!("{}", report(&calibrated));
+    say!("{}", report(&calibrated).trim_end_matches('\n'));
     Ok(Outcome::Fine)
 }
 

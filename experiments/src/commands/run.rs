@@ -70,7 +70,7 @@ pub fn run(args: &RunArgs) -> Result<Outcome> {
     let world = match World::find(args, &variables) {
         Ok(world) => world,
         Err(error) if is_failure(&error) => {
-            anstream::eprintln!("failed: {}", output::message(&error));
+            say!("failed: {}", output::message(&error));
             return Ok(Outcome::Failed);
         }
         Err(error) => return Err(error),
@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
         self.progress.end();
         if matches!(ended, Ended::Limited) {
             let left = if self.rows.is_empty() { "nothing" } else { "not all" };
-            anstream::eprintln!("{} was near: {left} was run", self.limit.text());
+            say!("{} was near: {left} was run", self.limit.text());
             if self.rows.is_empty() {
                 return Ok(Outcome::Failed);
             }
@@ -181,12 +181,12 @@ impl<'a> Session<'a> {
         }
         let stopped = self.stop.is_asked();
         if let Some(error) = broke {
-            anstream::eprintln!("failed: {}", output::message(&error));
+            say!("failed: {}", output::message(&error));
             self.world.end(Some(&error));
             return Ok(Outcome::Failed);
         }
         if stopped {
-            anstream::eprintln!("stopped after {} passes", self.rows.len());
+            say!("stopped after {} passes", self.rows.len());
             self.world.end(Some(&anyhow!("stopped by Ctrl-C")));
             return Ok(Outcome::Interrupted);
         }
@@ -356,7 +356,7 @@ impl<'a> Session<'a> {
     fn hold(&self) {
         if self.args.metrics.hold && self.world.is_first() {
             self.stop.enter(During::Holding);
-            anstream::eprintln!("serving metrics; stop with Ctrl-C");
+            say!("serving metrics; stop with Ctrl-C");
             while !self.stop.is_asked() {
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -51,7 +51,7 @@ fn into_file(mut rows: Rows<'_>, path: &Path) -> Result<Outcome> {
     let mut part = Part::open(path, &identity)?;
     if let Some(last) = &part.last {
         check_last(rows.grid, all.start + part.done - 1, last, path)?;
-        eprintln!("resuming after {} of {} rows", part.done, all.end - all.start);
+        say!("resuming after {} of {} rows", part.done, all.end - all.start);
     }
     rows.rows.start += part.done;
     let bar = progress::bar("rows", all.end - all.start, part.done);
@@ -84,11 +84,11 @@ fn outcome(ended: Ended, rows: &Rows<'_>, path: Option<&Path>) -> Outcome {
     let Ended::Stopped { at } = ended else { return Outcome::Fine };
     let left = rows.rows.end - at;
     match path {
-        Some(path) => eprintln!(
+        Some(path) => say!(
             "stopped with {left} rows left; {}.part has the rows so far, and the same command resumes",
             path.display()
         ),
-        None => eprintln!("stopped with {left} rows left; with -o FILE a sweep can be resumed"),
+        None => say!("stopped with {left} rows left; with -o FILE a sweep can be resumed"),
     }
     Outcome::Interrupted
 }

@@ -83,7 +83,7 @@ pub fn run(args: &TuneArgs) -> Result<Outcome> {
     if complete {
         return Ok(Outcome::Fine);
     }
-    eprintln!("stopped: this is the best so far, {} candidates are left", answer.found.counts.left);
+    say!("stopped: this is the best so far, {} candidates are left", answer.found.counts.left);
     Ok(Outcome::Interrupted)
 }
 
@@ -170,7 +170,7 @@ fn notes(job: &Job, args: &TuneArgs) -> Vec<String> {
 /// Nothing fits: what is missing, and what would do.
 fn nothing(job: &Job, found: &Found, stopped: bool) -> Result<Outcome> {
     if stopped {
-        eprintln!("stopped before anything that fits was found");
+        say!("stopped before anything that fits was found");
         return Ok(Outcome::Interrupted);
     }
     let Some(refusal) = refusal(job) else {
@@ -180,7 +180,7 @@ fn nothing(job: &Job, found: &Found, stopped: bool) -> Result<Outcome> {
     let Some(over) = memory.over else {
         bail!("no schedule takes what fits:\n  {}", found.reasons.join("\n  "));
     };
-    anstream::eprintln!(
+    say!(
         "nothing fits: none of {} candidates, {} by a lower bound of their memory\n  least: {} of {}, {over} too much a GPU: {}",
         found.counts.total,
         found.counts.pruned_by_memory,
@@ -191,7 +191,7 @@ fn nothing(job: &Job, found: &Found, stopped: bool) -> Result<Outcome> {
     let mut changes = vec![format!("GPUs with {} (--memory)", Bytes(memory.total.0))];
     changes.extend(refusal.seq.map(|seq| format!("sequences of {} (--seq)", super::simulate::tokens(seq))));
     changes.extend(refusal.nodes.map(|nodes| format!("{nodes} nodes (--nodes)")));
-    anstream::eprintln!("  what fits, each alone: {}", changes.join("; "));
+    say!("  what fits, each alone: {}", changes.join("; "));
     Ok(Outcome::Failed)
 }
 

@@ -74,7 +74,7 @@ pub fn run(args: &ValidateArgs) -> Result<Outcome> {
     validation.say_what_is_missing();
     let too_far = beyond(args, report);
     for line in &too_far {
-        anstream::eprintln!("{line}");
+        say!("{line}");
     }
     Ok(if validation.is_interrupted {
         Outcome::Interrupted
@@ -99,7 +99,7 @@ impl Validation {
         let done = if self.measured_in.is_some() { "predicted" } else { "run" };
         let of_all = table::several(all, "point");
         let were = if left == 1 { "was" } else { "were" };
-        anstream::eprintln!("{why}: {left} of {of_all} {were} NOT {done}, and no figure is about them");
+        say!("{why}: {left} of {of_all} {were} NOT {done}, and no figure is about them");
     }
 }
 

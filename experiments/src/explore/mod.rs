@@ -48,9 +48,9 @@ fn announce(address: SocketAddr) -> Result<()> {
     writeln!(out, "http://{address}/")?;
     out.flush()?;
     if !address.ip().is_loopback() {
-        anstream::eprintln!("warning: whoever reaches {address} can use this page; it has no password");
+        say!("warning: whoever reaches {address} can use this page; it has no password");
     }
-    anstream::eprintln!("stop with Ctrl-C");
+    say!("stop with Ctrl-C");
     Ok(())
 }
 

@@ -159,14 +159,14 @@ impl Interrupt {
         const INTERRUPTED: i32 = 130;
         let during = self.during.load(Ordering::Relaxed);
         if during == During::Preparation as u8 {
-            anstream::eprintln!("stopped before the first pass");
+            say!("stopped before the first pass");
             std::process::exit(INTERRUPTED);
         }
         if self.asked.swap(true, Ordering::Relaxed) {
             std::process::exit(INTERRUPTED);
         }
         if during == During::Passes as u8 {
-            anstream::eprintln!("stopping after this pass; Ctrl-C again stops at once");
+            say!("stopping after this pass; Ctrl-C again stops at once");
         }
     }
 }

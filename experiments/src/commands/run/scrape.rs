@@ -84,7 +84,7 @@ impl Scrape {
             Target::File(path) => Self::File(path, String::new()),
             Target::Address(address) => {
                 let server = Server::start(address)?;
-                anstream::eprintln!("metrics: http://{}/metrics", server.address);
+                say!("metrics: http://{}/metrics", server.address);
                 Self::Server(server)
             }
         })

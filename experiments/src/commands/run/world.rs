@@ -156,7 +156,7 @@ impl World {
         let Some(meeting) = self.meeting.borrow_mut().take() else { return };
         let Some(error) = failure else {
             if let Err(error) = meeting.leave() {
-                anstream::eprintln!("warning: {error}");
+                say!("warning: {error}");
             }
             return;
         };

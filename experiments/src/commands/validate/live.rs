@@ -70,7 +70,7 @@ fn is_cold(args: &ValidateArgs, cluster: &Cluster) -> Result<bool> {
         }
         load => {
             if args.backend == MachineArg::Cuda && !is_known {
-                anstream::eprintln!(
+                say!(
                     "{} has no [device.power]: long runs are predicted at the rates of short ones, which are measured after a rest",
                     cluster.name
                 );

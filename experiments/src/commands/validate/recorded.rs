@@ -27,7 +27,7 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let links = args.links_of.as_deref().map_or_else(|| Ok(cluster.clone()), presets::cluster)?;
     let differences = measured::check_recorded(&cluster, &recorded.machine, &label)?;
     for note in differences.into_iter().chain(notes(&recorded, &cluster, &label)) {
-        anstream::eprintln!("{note}");
+        say!("{note}");
     }
     let settings = recorded.nccl_settings();
     let nccl = recorded.nccl.map(|_| settings);
@@ -35,10 +35,10 @@ pub fn validate(args: &ValidateArgs, file: &Path) -> Result<Validation> {
     let points = left(recorded.points, &filter(args, args.cp.clone())?, &label)?;
     let is_virtual = |p: &RecordedPoint| p.launching == Launching::Virtual;
     if args.links_of.is_some() && !points.iter().any(is_virtual) {
-        anstream::eprintln!("--links-of changes nothing: no point that is left has virtual ranks");
+        say!("--links-of changes nothing: no point that is left has virtual ranks");
     }
     for note in padded(&points, &cluster) {
-        anstream::eprintln!("{note}");
+        say!("{note}");
     }
     let cluster = set_nccl(cluster, settings, points.iter(), &label)?;
     let links = set_nccl(links, settings, points.iter().filter(|p| is_virtual(p)), &label)?;
