@@ -164,6 +164,12 @@ pub struct Runs {
 }
 
 impl Runs {
+    /// A single repeat, of devices that worked for the share `duty` of its time and not before it.
+    pub fn once(timeline: Timeline, duty: f64) -> Self {
+        let makespan = timeline.makespan;
+        Self { timeline, makespan, makespans: vec![makespan], loaded_s: 0.0, duty }
+    }
+
     /// Standard deviation of the makespans over their median; zero for a single one.
     pub fn spread(&self) -> f64 {
         if self.makespans.len() < 2 {

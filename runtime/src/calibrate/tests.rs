@@ -44,13 +44,7 @@ impl Simulated {
         let cluster = self.truth.with_nccl(self.nccl).map_err(|error| MachineError::new(plan, error))?;
         let timeline = engine::simulate(plan, &cluster, &SimOptions::default());
         let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
-        Ok(Runs {
-            makespan: timeline.makespan,
-            makespans: vec![timeline.makespan],
-            timeline,
-            loaded_s: 0.0,
-            duty: 1.0,
-        })
+        Ok(Runs::once(timeline, 1.0))
     }
 }
 

@@ -35,13 +35,7 @@ impl Machine for Modelled<'_> {
         let options = predicted_under(self.load(plan, launching), self.cluster);
         let timeline = engine::simulate(plan, self.cluster, &options);
         let timeline = timeline.map_err(|error| MachineError::new(plan, error))?;
-        Ok(Runs {
-            makespan: timeline.makespan,
-            makespans: vec![timeline.makespan],
-            timeline,
-            loaded_s: 0.0,
-            duty: 0.0,
-        })
+        Ok(Runs::once(timeline, 0.0))
     }
 
     fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {

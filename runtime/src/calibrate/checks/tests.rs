@@ -74,13 +74,7 @@ impl Machine for Real<'_> {
         let group = Group::new(&self.model.truth, plan.ranks(), &SimOptions::default());
         let timeline = group.and_then(|mut group| group.replay(plan, &modelled)).map_err(failed)?;
         let timeline = stretched(timeline, (self.of_plan)());
-        Ok(Runs {
-            makespan: timeline.makespan,
-            makespans: vec![timeline.makespan],
-            timeline,
-            loaded_s: 0.0,
-            duty: 1.0,
-        })
+        Ok(Runs::once(timeline, 1.0))
     }
 
     fn launch_costs(&mut self) -> Result<LaunchCosts, MachineError> {

@@ -50,13 +50,7 @@ impl Limited {
         let mut cluster = self.cluster.clone();
         cluster.kernels.iter_mut().for_each(|row| row.rate.0 *= speed);
         let timeline = simulate(plan, &cluster, &SimOptions::default()).unwrap();
-        Runs {
-            makespan: timeline.makespan,
-            makespans: vec![timeline.makespan],
-            timeline,
-            loaded_s: 1.0,
-            duty,
-        }
+        Runs { loaded_s: 1.0, ..Runs::once(timeline, duty) }
     }
 
     /// Under a load in which it works for the share `duty` of the time: its full call's FLOPs over what its rate gives in
